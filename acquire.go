@@ -1,0 +1,574 @@
+package fencelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/fencelock/fencelock/internal/clock"
+)
+
+// acquiring is one acquiring call.
+type acquiring struct {
+	name string
+	kind kind
+	opts []LockOption
+	fn   func(ctx context.Context, token Token) error
+
+	l   *Locker
+	ctx context.Context
+	cfg lockConfig
+
+	started time.Time
+	joined  clock.Instant // when it first stood in the queue
+	queued  bool          // it has waited behind somebody
+	lastErr error         // the last thing etcd said that did not end it
+}
+
+// acquire acquires the lock, or explains why not and leaves nothing behind.
+func (l *Locker) acquire(ctx context.Context, a acquiring) (*Lock, error) {
+	a.l, a.ctx, a.started = l, ctx, time.Now()
+	if err := a.validate(); err != nil {
+		return nil, err
+	}
+	k, err := a.run()
+	if a.queued {
+		call(l.cfg.log, l.cfg.hooks.Waited, WaitedInfo{
+			Context: ctx, Name: a.name, Wait: clock.Since(a.joined), Granted: err == nil,
+		})
+	}
+	if err != nil {
+		result := resultOf(err)
+		if result == ResultHeld && a.queued {
+			result = ResultWaitExpired
+		}
+		call(l.cfg.log, l.cfg.hooks.NotAcquired, NotAcquiredInfo{
+			Context: ctx, Name: a.name, Result: result, Took: time.Since(a.started), Err: err,
+		})
+		return nil, err
+	}
+	call(l.cfg.log, l.cfg.hooks.Acquired, AcquiredInfo{
+		Context: ctx, Name: a.name, Token: k.token, Started: a.started, Took: time.Since(a.started),
+		Waited: a.queued, Advisory: k.advisory, TTL: k.ttl,
+	})
+	return k, nil
+}
+
+// validate refuses what cannot work, before anything is sent.
+func (a *acquiring) validate() error {
+	if a.ctx == nil {
+		return fmt.Errorf("%w: the context is nil", ErrInvalidOption)
+	}
+	if err := checkName(a.name); err != nil {
+		return err
+	}
+	// The Locker's defaults are not meant for every kind of call; what was
+	// given to this very call is.
+	given, err := lockConfig{}.with(a.opts)
+	if err != nil {
+		return err
+	}
+	if given.maxWaitSet && a.kind == kindTry {
+		return fmt.Errorf("%w: MaxWait with TryAcquire, which never waits; use Acquire", ErrInvalidOption)
+	}
+	if given.requireUse && a.kind == kindAdvisory {
+		return fmt.Errorf("%w: RequireTokenUse with DoAdvisory, which has no token; use Do", ErrInvalidOption)
+	}
+	if given.requireUse && a.kind != kindDo {
+		return fmt.Errorf("%w: RequireTokenUse with Acquire or TryAcquire, which have no callback; use Do", ErrInvalidOption)
+	}
+	if a.cfg, err = a.l.cfg.lock.with(a.opts); err != nil {
+		return err
+	}
+	if a.l.isClosed() {
+		return ErrClosed
+	}
+	for k := holdOf(a.ctx); k != nil; k = k.outer {
+		if k.l == a.l && k.entry.name == a.name && k.unreleased() {
+			return fmt.Errorf("%w (lock %q)", ErrReentrant, a.name)
+		}
+	}
+	return nil
+}
+
+func (l *Locker) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
+func (k *Lock) unreleased() bool {
+	k.l.mu.Lock()
+	defer k.l.mu.Unlock()
+	return !k.returned
+}
+
+// alone reports whether the call joins the queue only if it is empty.
+func (a *acquiring) alone() bool {
+	return a.kind == kindTry || a.cfg.maxWaitSet && a.cfg.maxWait == 0
+}
+
+// fail makes the error of an acquire that ended in phase. The context's error
+// and the last thing etcd said are both in it.
+func (a *acquiring) fail(phase Phase, err error) error {
+	if cerr := a.ctx.Err(); cerr != nil {
+		if cause := context.Cause(a.ctx); !errors.Is(err, cause) {
+			err = join(cause, err)
+		}
+		if !errors.Is(err, cerr) {
+			err = join(cerr, err)
+		}
+	}
+	if a.lastErr != nil && !errors.Is(err, a.lastErr) {
+		err = join(err, a.lastErr)
+	}
+	return &AcquireError{Name: a.name, Phase: phase, Err: err}
+}
+
+// join is errors.Join on one line.
+func join(first, second error) error {
+	switch {
+	case first == nil:
+		return second
+	case second == nil:
+		return first
+	}
+	return fmt.Errorf("%w; %w", first, second)
+}
+
+// run goes round until the lock is granted or the call is over. A round is one
+// place in the queue: a slot on a lease, a key, a wait. A place is lost when
+// its key is deleted or its lease is lost; then there is another round.
+func (a *acquiring) run() (*Lock, error) {
+	// Slots found taken in etcd, by another Locker on the same session, stay
+	// reserved up to the end of the call, so that the next round takes another.
+	var taken []*entry
+	defer func() {
+		for _, e := range taken {
+			e.free()
+		}
+	}()
+	pause := backoff{first: 50 * time.Millisecond, max: time.Second}
+	for {
+		if a.ctx.Err() != nil {
+			return nil, a.fail(a.phase(), nil)
+		}
+		e, err := a.l.reserve(a.ctx, a.name)
+		if err == nil {
+			e.write(a.l)
+			var k *Lock
+			k, err = a.round(e, &taken)
+			if k != nil {
+				return k, nil
+			}
+		} else {
+			err = &stopped{phase: PhaseLease, err: err}
+		}
+		var s *stopped
+		switch {
+		case err == nil:
+			continue // lost its place, or a slot was taken
+		case !errors.As(err, &s):
+			return nil, err
+		case !a.queued || s.phase == PhaseWait || s.phase == PhaseGrant || a.ctx.Err() != nil || final(s.err):
+			return nil, a.fail(s.phase, s.err)
+		}
+		// It had a place in the queue and lost it. An outage is no reason to
+		// give up while its context lives.
+		a.lastErr = s.err
+		if a.waitLeft() <= 0 {
+			return nil, a.fail(s.phase, s.err)
+		}
+		if pause.wait(a.ctx) != nil {
+			return nil, a.fail(s.phase, nil)
+		}
+	}
+}
+
+// phase is where a call stands between two rounds.
+func (a *acquiring) phase() Phase {
+	if a.queued {
+		return PhaseWait
+	}
+	return PhaseLease
+}
+
+// stopped is the end of a round by an error, in a phase.
+type stopped struct {
+	phase Phase
+	err   error
+}
+
+func (s *stopped) Error() string { return s.err.Error() }
+func (s *stopped) Unwrap() error { return s.err }
+
+// waitLeft is what [MaxWait] leaves of the time in the queue.
+func (a *acquiring) waitLeft() time.Duration {
+	if !a.cfg.maxWaitSet {
+		return 1<<63 - 1
+	}
+	if !a.queued {
+		return a.cfg.maxWait
+	}
+	return a.cfg.maxWait - clock.Since(a.joined)
+}
+
+// reserve takes a slot on a usable lease, and first makes the lease usable.
+func (l *Locker) reserve(ctx context.Context, name string) (*entry, error) {
+	prepared := false
+	for {
+		l.mu.Lock()
+		if l.closed {
+			l.mu.Unlock()
+			return nil, ErrClosed
+		}
+		le := l.current
+		if le != nil && le.adopted && le.state == leaseLost {
+			lost := *le.lost
+			l.mu.Unlock()
+			lost.Name = name
+			return nil, &lost
+		}
+		// A lease just prepared may be older than usable asks, on a very slow
+		// link; it must do, or such a link would never be served.
+		if le != nil && (le.usable() || prepared && le.state == leaseLive && !le.expired()) {
+			e := le.newEntry(name)
+			l.mu.Unlock()
+			return e, nil
+		}
+		p := l.preparing
+		if p == nil {
+			p = &preparation{done: make(chan struct{})}
+			l.preparing = p
+			l.spawnLocked(func() { l.prepare(p) }) // not closed, so not stopped
+		}
+		l.mu.Unlock()
+		select {
+		case <-p.done:
+			if p.err != nil {
+				return nil, p.err
+			}
+			prepared = true
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w to granting or renewing a lease", errNoAnswer)
+		case <-l.closing:
+			return nil, ErrClosed
+		case <-l.clientDone:
+			return nil, errClientClosed
+		}
+	}
+}
+
+// answer is what etcd said to a Txn that joins a queue.
+type answer struct {
+	put  bool             // the key is in the queue, at e.rev
+	head *mvccpb.KeyValue // who heads the queue
+	err  error
+}
+
+// join sends the Txn that joins the queue, once, on a context of its own: it
+// cannot be taken back, so if the caller's context ends first its answer is
+// still awaited, and undone. ok is false if the caller's context ended first;
+// the entry is taken care of then.
+func (a *acquiring) join(e *entry) (ans answer, ok bool) {
+	l := a.l
+	const (
+		awaited = iota
+		answered
+		abandoned
+	)
+	var state atomic.Int32
+	done := make(chan answer, 1)
+	if !l.spawn(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), min(e.lease.asked, acquireBound))
+		defer cancel()
+		defer context.AfterFunc(l.ctx, cancel)()
+		var ans answer
+		resp, err := e.join(ctx, a.alone())
+		switch {
+		case err != nil:
+			ans.err = err
+			if ctx.Err() != nil {
+				ans.err = fmt.Errorf("%w to joining the queue: %w", errNoAnswer, err)
+			}
+		case resp.Succeeded:
+			ans.put = true
+			e.rev = resp.Responses[1].GetResponseRange().Kvs[0].CreateRevision
+			ans.head = resp.Responses[2].GetResponseRange().Kvs[0]
+		default:
+			if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+				ans.head = kvs[0]
+			}
+		}
+		if state.CompareAndSwap(awaited, answered) {
+			done <- ans
+			return
+		}
+		e.undo(ans)
+	}) {
+		return answer{}, false // closed meanwhile, and nothing was sent
+	}
+	select {
+	case ans = <-done:
+		return ans, true
+	case <-a.ctx.Done():
+	case <-l.closing:
+	case <-l.clientDone:
+	}
+	if state.CompareAndSwap(awaited, abandoned) {
+		return answer{}, false
+	}
+	return <-done, true
+}
+
+// undo takes back what a Txn that joins a queue may have done.
+func (e *entry) undo(ans answer) {
+	if !ans.put && (ans.err == nil || refused(ans.err)) {
+		e.free()
+		return
+	}
+	e.discard()
+}
+
+// round is one place in the queue. It returns the lock, or an error that ends
+// the call or, as a *stopped, the round; or neither, if there should be another.
+func (a *acquiring) round(e *entry, taken *[]*entry) (*Lock, error) {
+	ans, ok := a.join(e)
+	if !ok {
+		return nil, a.over(PhaseQueue)
+	}
+	switch {
+	case leaseGone(ans.err):
+		e.free() // the Txn failed whole
+		a.l.loseLease(e.lease, goneReason(e.lease), ans.err)
+		return nil, nil
+	case ans.err != nil:
+		e.undo(ans)
+		return nil, &stopped{PhaseQueue, deniedAt("the queue", e.queue, ans.err)}
+	case !ans.put:
+		if ans.head != nil && ans.head.Lease == 0 {
+			e.free()
+			return nil, a.fail(PhaseQueue, foreignKey(string(ans.head.Key)))
+		}
+		if a.alone() {
+			e.free()
+			return nil, a.held(e, ans.head)
+		}
+		*taken = append(*taken, e)
+		return nil, nil
+	}
+	if ans.head.CreateRevision == e.rev {
+		return a.grant(e)
+	}
+	if ans.head.Lease == 0 {
+		e.discard()
+		return nil, a.fail(PhaseQueue, foreignKey(string(ans.head.Key)))
+	}
+	return a.wait(e)
+}
+
+func goneReason(le *lease) Reason {
+	switch {
+	case le.adopted:
+		return LostSession
+	case le.expired():
+		return LostExpired
+	}
+	return LostRevoked
+}
+
+func foreignKey(key string) error {
+	return fmt.Errorf("%w: %q; nothing of fencelock's or of etcd's concurrency package puts keys without a lease there: "+
+		"find out what does, and delete the key with etcdctl del", ErrForeignKey, key)
+}
+
+// over is the error of a call whose wait for an answer was ended from outside.
+func (a *acquiring) over(phase Phase) error {
+	err := errNoAnswer
+	if phase == PhaseWait {
+		err = nil
+	}
+	select {
+	case <-a.l.closing:
+		err = join(ErrClosed, err)
+	default:
+	}
+	select {
+	case <-a.l.clientDone:
+		err = join(errClientClosed, err)
+	default:
+	}
+	return a.fail(phase, err)
+}
+
+// wait waits until the entry heads the queue.
+func (a *acquiring) wait(e *entry) (*Lock, error) {
+	l := a.l
+	if !a.queued {
+		a.queued, a.joined = true, clock.Now()
+	}
+	found := make(chan finding, 1)
+	s := &sub{key: e.key, rev: e.rev, waiter: true, tell: func(f finding) { found <- f }}
+	l.mu.Lock()
+	v := l.openView(e.queue, true, e.lease.asked)
+	l.mu.Unlock()
+	if v == nil {
+		e.discard()
+		return nil, a.over(PhaseWait)
+	}
+	defer v.drop()
+	v.subscribe(s)
+	defer v.unsubscribe(s)
+
+	var expired <-chan time.Time
+	if a.cfg.maxWaitSet {
+		t := time.NewTimer(max(a.waitLeft(), 0))
+		defer t.Stop()
+		expired = t.C
+	}
+	var f finding
+	select {
+	case f = <-found:
+	case <-e.lease.dead:
+		e.discard()
+		return nil, nil
+	case <-expired:
+		select {
+		case f = <-found: // at the last moment
+		default:
+			return nil, a.giveUp(e)
+		}
+	case <-a.ctx.Done():
+		a.lastErr = join(a.lastErr, v.err())
+		e.discard()
+		return nil, a.over(PhaseWait)
+	case <-l.closing:
+		e.discard()
+		return nil, a.over(PhaseWait)
+	case <-l.clientDone:
+		e.discard()
+		return nil, a.over(PhaseWait)
+	}
+	switch f.verdict {
+	case verdictHead:
+		return a.grant(e)
+	case verdictDead:
+		e.free()
+		return nil, nil
+	case verdictBlocked:
+		e.discard()
+		return nil, a.fail(PhaseWait, foreignKey(f.key))
+	default:
+		e.discard()
+		return nil, a.fail(PhaseWait, deniedAt("watching", e.queue, f.err))
+	}
+}
+
+// giveUpBound bounds leaving the queue when [MaxWait] has run out.
+const giveUpBound = time.Second
+
+// giveUp leaves the queue because [MaxWait] has run out, and says who has the
+// lock.
+func (a *acquiring) giveUp(e *entry) error {
+	ctx, cancel := context.WithTimeout(a.ctx, giveUpBound)
+	defer cancel()
+	resp, err := e.leave(ctx)
+	if err != nil {
+		e.discard()
+		return a.fail(PhaseWait, join(fmt.Errorf("MaxWait of %v ran out", a.cfg.maxWait), err))
+	}
+	e.free()
+	var head *mvccpb.KeyValue
+	if kvs := resp.Responses[len(resp.Responses)-1].GetResponseRange().Kvs; len(kvs) > 0 {
+		head = kvs[0]
+	}
+	return a.held(e, head)
+}
+
+// held is the error that names who heads the queue, if anybody does.
+func (a *acquiring) held(e *entry, head *mvccpb.KeyValue) error {
+	err := &HeldError{Name: a.name}
+	if head != nil {
+		err.Holder = claimOf(a.name, e.queue, head)
+	}
+	return err
+}
+
+// grant hands the lock out, if the lease still allows it at this very moment.
+func (a *acquiring) grant(e *entry) (*Lock, error) {
+	l, le := a.l, e.lease
+	for refreshed := false; ; refreshed = true {
+		if a.ctx.Err() != nil {
+			e.discard()
+			return nil, a.fail(PhaseGrant, nil)
+		}
+		k := a.newLock(e)
+		l.mu.Lock()
+		switch {
+		case l.closed:
+			l.mu.Unlock()
+			e.discard()
+			return nil, a.fail(PhaseGrant, ErrClosed)
+		case le.state == leaseLost || le.state == leaseEnding:
+			l.mu.Unlock()
+			e.discard()
+			return nil, nil
+		case !le.expired():
+			a.hold(k)
+			l.mu.Unlock()
+			k.nest()
+			return k, nil
+		}
+		idle := len(le.holds) == 0
+		l.mu.Unlock()
+		// The deadline passed in the queue, while the process was paused or cut
+		// off. If nobody holds a lock on the lease nothing was promised to
+		// anybody, and one answered renewal proves that it lives, with its keys.
+		if !idle || refreshed {
+			l.loseLease(le, LostExpired, nil)
+			e.discard()
+			return nil, nil
+		}
+		if err := le.refresh(a.ctx); err != nil && !le.judgeFailure(err) {
+			a.lastErr = err
+		}
+	}
+}
+
+// newLock makes the lock of an entry, not yet held.
+func (a *acquiring) newLock(e *entry) *Lock {
+	k := &Lock{
+		l:        a.l,
+		entry:    e,
+		token:    Token{name: a.name, rev: e.rev, holder: e.holder, key: e.key, used: new(atomic.Bool)},
+		cfg:      a.cfg,
+		advisory: a.kind == kindAdvisory,
+		caller:   a.ctx,
+		outer:    holdOf(a.ctx),
+		done:     make(chan struct{}),
+	}
+	base := a.ctx
+	if a.kind == kindAcquire || a.kind == kindTry {
+		base = context.WithoutCancel(a.ctx)
+	}
+	inner, cancel := context.WithCancelCause(base)
+	k.ctx, k.cancel = &heldContext{Context: inner, k: k}, cancel
+	return k
+}
+
+// hold puts the lock on its lease's books; l.mu must be held.
+func (a *acquiring) hold(k *Lock) {
+	l, le := a.l, k.entry.lease
+	k.granted, k.ttl = clock.Now(), le.ttl
+	le.holds[k] = struct{}{}
+	l.holds++
+	le.startWatchdog()
+	k.ownWatch = l.after(ownWatchAfter, k.watchOwnKey)
+	if k.cfg.maxHold > 0 {
+		k.maxHold = l.after(k.cfg.maxHold, func() { k.lose(LostMaxHold, nil) })
+	}
+}

@@ -1,0 +1,175 @@
+package fencelock
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// entry is one acquisition's place in a lock's queue: a key that may be in
+// etcd, on a slot of its lease. The slot is taken from before the key is sent
+// until etcd answered that the key is gone.
+type entry struct {
+	lease  *lease
+	name   string
+	queue  string // prefix of the queue's keys
+	key    string
+	slot   int
+	holder string
+	value  string
+
+	// rev is the key's creation revision, 0 while etcd has not told it. It is
+	// written by the one goroutine that has the entry, before it passes it on.
+	rev int64
+
+	cleaning bool // a clean-up runs; guarded by l.mu
+}
+
+// newEntry takes a slot on the lease; l.mu must be held.
+func (le *lease) newEntry(name string) *entry {
+	l := le.l
+	s := le.slots[name]
+	if s == nil {
+		s = &slots{}
+		le.slots[name] = s
+	}
+	l.counter++
+	e := &entry{
+		lease:  le,
+		name:   name,
+		queue:  queuePrefix(l.cfg.prefix, name),
+		slot:   s.take(),
+		holder: strconv.FormatInt(int64(le.id), 16) + "-" + l.random + "-" + strconv.FormatUint(l.counter, 10),
+	}
+	e.key = slotKey(e.queue, le.id, e.slot)
+	le.used++
+	le.entries[e] = struct{}{}
+	le.startKeeper()
+	return e
+}
+
+// write builds the key's value, once per acquisition, outside any lock.
+func (e *entry) write(l *Locker) {
+	e.value = record{
+		Holder: e.holder, Label: l.cfg.label, Host: l.host, PID: l.pid, Since: time.Now().UTC(),
+	}.encode()
+}
+
+// free gives the slot back: etcd has answered that the key is not there.
+func (e *entry) free() {
+	l := e.lease.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.freeLocked()
+}
+
+func (e *entry) freeLocked() {
+	le := e.lease
+	if _, ok := le.entries[e]; !ok {
+		return
+	}
+	delete(le.entries, e)
+	le.used--
+	s := le.slots[e.name]
+	s.taken[e.slot] = false
+	if s.n--; s.n == 0 {
+		delete(le.slots, e.name)
+	}
+	le.l.changed()
+}
+
+// join puts the key into the queue, if the slot is free, and reads the head.
+// With alone it does so only if the queue is empty.
+func (e *entry) join(ctx context.Context, alone bool) (*clientv3.TxnResponse, error) {
+	client := e.lease.l.client
+	put := clientv3.OpPut(e.key, e.value, clientv3.WithLease(e.lease.id))
+	own := clientv3.OpGet(e.key, clientv3.WithKeysOnly())
+	head := clientv3.OpGet(e.queue, clientv3.WithFirstCreate()...)
+	free := clientv3.Compare(clientv3.CreateRevision(e.key), "=", 0)
+	if alone {
+		// Over a range the compare holds for every key in it, so it is true only
+		// where there is none.
+		free = clientv3.Compare(clientv3.CreateRevision(e.queue).WithPrefix(), "=", 0)
+	}
+	return client.Txn(ctx).If(free).Then(put, own, head).Else(head).Commit()
+}
+
+// ours is the compare that is true only while the key is this acquisition's:
+// by creation revision, and by value while that is unknown.
+func (e *entry) ours() clientv3.Cmp {
+	if e.rev != 0 {
+		return clientv3.Compare(clientv3.CreateRevision(e.key), "=", e.rev)
+	}
+	return clientv3.Compare(clientv3.Value(e.key), "=", e.value)
+}
+
+// delete deletes the key if it is still this acquisition's, and reports
+// whether it was. There is no Put in it, so it works under a NOSPACE alarm.
+func (e *entry) delete(ctx context.Context) (found bool, err error) {
+	resp, err := e.lease.l.client.Txn(ctx).If(e.ours()).Then(clientv3.OpDelete(e.key)).Commit()
+	if err != nil {
+		return false, err
+	}
+	return resp.Succeeded, nil
+}
+
+// leave is delete, and reads who heads the queue then.
+func (e *entry) leave(ctx context.Context) (*clientv3.TxnResponse, error) {
+	head := clientv3.OpGet(e.queue, clientv3.WithFirstCreate()...)
+	return e.lease.l.client.Txn(ctx).If(e.ours()).Then(clientv3.OpDelete(e.key), head).Else(head).Commit()
+}
+
+// discard gives the entry to the lease's keeper: the key is deleted in the
+// background until etcd has answered, however long that takes, and the slot
+// stays taken up to then.
+func (e *entry) discard() {
+	l := e.lease.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.discardLocked()
+}
+
+func (e *entry) discardLocked() {
+	l := e.lease.l
+	if _, ok := e.lease.entries[e]; ok && !e.cleaning {
+		e.cleaning = l.spawnLocked(e.clean)
+	}
+}
+
+// clean deletes the key of an ended acquisition until that is settled.
+//
+// With a creation revision every answer settles it. Without one the acquiring
+// Txn got no answer: finding the key settles it, but not finding it proves
+// nothing, because the Txn can arrive late. Then the lease is retired, and the
+// attempts go on as long as its holders keep it alive.
+func (e *entry) clean() {
+	le := e.lease
+	l := le.l
+	pause := backoff{first: 50 * time.Millisecond, max: min(le.asked/3, 5*time.Second)}
+	for {
+		ctx, cancel := context.WithTimeout(l.ctx, attemptBound)
+		found, err := e.delete(ctx)
+		cancel()
+		switch {
+		case err == nil && (found || e.rev != 0):
+			e.free()
+			return
+		case err == nil, refused(err):
+			// Refused for good, it would be kept alive by what it shares the
+			// lease with, just as one that cannot be found.
+			l.retire(le)
+		}
+		l.mu.Lock()
+		ending := le.state == leaseEnding
+		l.mu.Unlock()
+		if ending {
+			e.free() // it goes with the lease
+			return
+		}
+		if pause.wait(l.ctx) != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package fencelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+var errClientClosed = errors.New("the etcd client is closed; close the Locker before its client")
+
+// leaseGone reports whether etcd answered that the lease does not exist.
+func leaseGone(err error) bool { return errors.Is(err, rpctypes.ErrLeaseNotFound) }
+
+// denied reports whether etcd answered that the user may not do this. An
+// invalid auth token is not among it: the client fetches a new one by itself.
+func denied(err error) bool {
+	return errors.Is(err, rpctypes.ErrPermissionDenied) ||
+		errors.Is(err, rpctypes.ErrAuthFailed) ||
+		errors.Is(err, rpctypes.ErrUserNotFound) ||
+		errors.Is(err, rpctypes.ErrUserEmpty) ||
+		status.Code(err) == codes.PermissionDenied
+}
+
+// deniedAt names the keys that an answer of "permission denied" leaves out.
+func deniedAt(what, keys string, err error) error {
+	if !denied(err) {
+		return err
+	}
+	return fmt.Errorf("etcd denies %s of keys under %q; the role needs readwrite on that prefix: %w", what, keys, err)
+}
+
+// refused reports whether err is etcd's own answer that a write was not and
+// will not be applied. Everything else is ambiguous: a time-out, a broken
+// connection and "etcdserver: request timed out" can all follow a write that
+// was, or still will be, committed.
+func refused(err error) bool {
+	var e rpctypes.EtcdError
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.Code() {
+	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
+		codes.Unauthenticated, codes.FailedPrecondition, codes.OutOfRange, codes.ResourceExhausted,
+		codes.Unimplemented:
+		return true
+	}
+	return false
+}
+
+// resultOf groups the error of an acquiring call for [NotAcquiredInfo].
+func resultOf(err error) Result {
+	var held *HeldError
+	var e rpctypes.EtcdError
+	switch {
+	case errors.Is(err, ErrClosed):
+		return ResultClosed
+	case errors.As(err, &held):
+		return ResultHeld
+	case denied(err):
+		return ResultDenied
+	case errors.As(err, &e) && e.Code() == codes.ResourceExhausted:
+		return ResultQuota
+	case errors.Is(err, rpctypes.ErrNoLeader), errors.Is(err, rpctypes.ErrTimeout),
+		errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail), errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost),
+		errors.Is(err, rpctypes.ErrLeaderChanged):
+		return ResultNoQuorum
+	case errors.Is(err, errNoAnswer), unavailable(err):
+		return ResultUnreachable
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return ResultCanceled
+	}
+	return ResultOther
+}
+
+// errNoAnswer is wrapped where etcd did not answer a request in time.
+var errNoAnswer = errors.New("no answer from etcd")
+
+// unavailable reports whether err, or anything it wraps, is gRPC's Unavailable.
+func unavailable(err error) bool {
+	var s interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &s) {
+		return s.GRPCStatus().Code() == codes.Unavailable
+	}
+	var e rpctypes.EtcdError
+	return errors.As(err, &e) && e.Code() == codes.Unavailable
+}

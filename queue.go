@@ -1,0 +1,119 @@
+package fencelock
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// maxName bounds a lock's name, in bytes, before it is escaped.
+const maxName = 1024
+
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%w: it is empty", ErrInvalidName)
+	case len(name) > maxName:
+		return fmt.Errorf("%w: it has %d bytes, at most %d", ErrInvalidName, len(name), maxName)
+	}
+	return nil
+}
+
+// queuePrefix is what all keys of a name's queue start with. The name becomes
+// one path segment: "a" must not contend with "a/b".
+func queuePrefix(prefix, name string) string {
+	return prefix + url.PathEscape(name) + "/"
+}
+
+func slotKey(queue string, lease clientv3.LeaseID, slot int) string {
+	return queue + strconv.FormatInt(int64(lease), 16) + "-" + strconv.Itoa(slot)
+}
+
+// record is the value of a key: what others are shown of its holder. The
+// holder id makes it unique, so that a clean-up that knows no creation revision
+// can compare the value byte for byte.
+type record struct {
+	Holder string    `json:"holder"`
+	Label  string    `json:"label"`
+	Host   string    `json:"host"`
+	PID    int       `json:"pid"`
+	Since  time.Time `json:"since"`
+}
+
+func (r record) encode() string {
+	b, err := json.Marshal(r)
+	if err != nil {
+		// Strings, an int and a time of this century: there is nothing in it
+		// that could fail.
+		panic("fencelock: encoding a record: " + err.Error())
+	}
+	return string(b)
+}
+
+func hostName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return strings.ToValidUTF8(host, "?")
+}
+
+func defaultLabel() string {
+	return hostName() + " pid " + strconv.Itoa(os.Getpid())
+}
+
+// Claim is one key in a lock's queue: the holder's, or a waiter's.
+type Claim struct {
+	// Token is the claim's fencing token; a waiter's is the one it will have
+	// once it is granted. Its IsOwner is never true, as for every token that
+	// was not acquired here.
+	Token Token
+	// Label, Host and PID say who it is, in the claimant's own words; empty for
+	// a key that another kind of client put there, such as concurrency.Mutex.
+	Label string
+	Host  string
+	PID   int
+	// Since is when it joined the queue, by the claimant's clock; zero if
+	// unknown.
+	Since time.Time
+	// Remaining is how long its lease lives if it is not renewed again, as etcd
+	// saw it, in whole seconds; zero if unknown.
+	Remaining time.Duration
+}
+
+// Queue is what etcd's record says of one lock.
+type Queue struct {
+	Name string
+	// Holder is who the record names as the holder, nil if nobody.
+	Holder *Claim
+	// Waiters are those behind the holder, in the order in which they will be
+	// granted the lock.
+	Waiters []Claim
+}
+
+// claimOf reads a key of the queue of name.
+func claimOf(name, queue string, kv *mvccpb.KeyValue) Claim {
+	c := Claim{Token: Token{name: name, rev: kv.CreateRevision}}
+	var r record
+	if json.Unmarshal(kv.Value, &r) == nil && r.Holder != "" && !strings.ContainsFunc(r.Holder, notHolderChar) {
+		c.Token.holder = r.Holder
+		c.Label, c.Host, c.PID, c.Since = r.Label, r.Host, r.PID, r.Since
+		return c
+	}
+	// Put there by something else: its key's last part tells it from others,
+	// and for concurrency.Mutex that is its lease.
+	c.Token.holder = strings.Map(func(r rune) rune {
+		if notHolderChar(r) {
+			return '_'
+		}
+		return r
+	}, strings.TrimPrefix(string(kv.Key), queue))
+	return c
+}
