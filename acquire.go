@@ -563,7 +563,7 @@ func (a *acquiring) newLock(e *entry) *Lock {
 // hold puts the lock on its lease's books; l.mu must be held.
 func (a *acquiring) hold(k *Lock) {
 	l, le := a.l, k.entry.lease
-	k.granted, k.ttl = clock.Now(), le.ttl
+	k.granted, k.ttl = clock.Now(), le.ttl()
 	le.holds[k] = struct{}{}
 	l.holds++
 	le.startWatchdog()

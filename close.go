@@ -159,7 +159,7 @@ func (l *Locker) endLeases(ctx context.Context) error {
 		default:
 		}
 		failed = errors.Join(failed, fmt.Errorf("%w: closing: lease %x is not known to be revoked; its keys go when it expires, %v after etcd is well again at the latest: %w",
-			ErrUnconfirmed, int64(le.id), le.ttl, err))
+			ErrUnconfirmed, int64(le.id), le.ttl(), err))
 	}
 	for _, le := range adopted {
 		if !l.await(ctx.Done(), func() bool { return le.used == 0 }) {

@@ -47,18 +47,14 @@ type lease struct {
 	adopted bool // a session's: never revoked, never replaced
 	margin  time.Duration
 
-	// The deadline is kept as an offset so that it can be read without a lock:
-	// a holder asks on every Err of its context. It only grows.
-	base     clock.Instant
-	deadline atomic.Int64 // nanoseconds after base
+	// Read without a lock: a holder asks on every Err of its context.
+	confirmed atomic.Pointer[confirmation]
 
 	dead chan struct{} // closed when nothing is granted on it any more
 	kick chan struct{} // asks the keeper for a renewal now
 
 	// guarded by l.mu
 	state    leaseState
-	ttl      time.Duration // the smaller of asked and granted
-	sent     clock.Instant // when the last answered grant or renewal was sent
 	slots    map[string]*slots
 	used     int // slots taken, by holders, waiters and clean-ups
 	holds    map[*Lock]struct{}
@@ -68,29 +64,41 @@ type lease struct {
 	lost     *LostError          // why it was lost, without a lock's name and token
 }
 
+// confirmation is the latest sent of the answered grant and renewals.
+//
+// Its age is measured from its own time of sending, always. Adding up a deadline
+// in one frame would be wrong where elapsed time is the larger of two clocks: a
+// wall clock that is set forward and back would leave the step in the sum.
+type confirmation struct {
+	sent clock.Instant
+	ttl  time.Duration // the smaller of asked and granted
+}
+
+func (c *confirmation) age() time.Duration { return clock.Since(c.sent) }
+
 func newLease(l *Locker, id clientv3.LeaseID, sent clock.Instant, asked, granted time.Duration, adopted bool) *lease {
 	le := &lease{
 		l: l, id: id, asked: asked, adopted: adopted,
-		base: sent, sent: sent,
-		ttl:     min(asked, granted),
 		dead:    make(chan struct{}),
 		kick:    make(chan struct{}, 1),
 		slots:   map[string]*slots{},
 		holds:   map[*Lock]struct{}{},
 		entries: map[*entry]struct{}{},
 	}
+	c := &confirmation{sent: sent, ttl: min(asked, granted)}
+	le.confirmed.Store(c)
 	le.margin = l.cfg.margin
 	if le.margin == 0 {
-		le.margin = le.ttl / 5
+		le.margin = c.ttl / 5
 	}
-	le.deadline.Store(int64(le.ttl - le.margin))
 	return le
 }
 
 // left is the time to the deadline: the moment at which holders are told,
 // one margin before the lease can expire.
 func (le *lease) left() time.Duration {
-	return time.Duration(le.deadline.Load()) - clock.Since(le.base)
+	c := le.confirmed.Load()
+	return c.ttl - le.margin - c.age()
 }
 
 func (le *lease) expired() bool { return le.left() <= 0 }
@@ -98,14 +106,20 @@ func (le *lease) expired() bool { return le.left() <= 0 }
 // usable reports whether acquisitions may go on the lease as it is: live, and
 // young enough that the keeper renews it in time. l.mu must be held.
 func (le *lease) usable() bool {
-	return le.state == leaseLive && clock.Since(le.sent) < min(le.ttl/2, (le.ttl-le.margin)*3/4)
+	c := le.confirmed.Load()
+	return le.state == leaseLive && c.age() < min(c.ttl/2, (c.ttl-le.margin)*3/4)
 }
 
-// renewEvery is a third of the TTL, less if a large margin leaves less. l.mu
-// must be held.
+// renewEvery is a third of the TTL, less if a large margin leaves less.
 func (le *lease) renewEvery() time.Duration {
-	return min(le.ttl/3, (le.ttl-le.margin)/2)
+	ttl := le.ttl()
+	return min(ttl/3, (ttl-le.margin)/2)
 }
+
+func (le *lease) ttl() time.Duration { return le.confirmed.Load().ttl }
+
+// lastConfirmed is for people.
+func (le *lease) lastConfirmed() time.Time { return le.confirmed.Load().sent.Time().Round(0) }
 
 // extend counts an answered renewal. For a holder a late answer is no
 // resurrection: past the deadline its lock is lost even if the answer would
@@ -119,10 +133,9 @@ func (le *lease) extend(sent clock.Instant, granted time.Duration) (left time.Du
 	if le.state == leaseLost || le.state == leaseEnding || left <= 0 && len(le.holds) > 0 {
 		return left, false
 	}
-	ttl := min(le.asked, granted)
-	if d := sent.Sub(le.base) + ttl - le.margin; d > time.Duration(le.deadline.Load()) {
-		le.deadline.Store(int64(d))
-		le.sent, le.ttl = sent, ttl
+	// Answers can overtake each other; the latest sent counts.
+	if sent.Sub(le.confirmed.Load().sent) > 0 {
+		le.confirmed.Store(&confirmation{sent: sent, ttl: min(le.asked, granted)})
 	}
 	return left, true
 }
@@ -207,9 +220,10 @@ func (le *lease) keep() {
 			l.mu.Unlock()
 			return
 		}
-		ttl := le.ttl
-		next := max(le.renewEvery()-clock.Since(le.sent), ttl/6-clock.Since(attempted))
 		l.mu.Unlock()
+		c := le.confirmed.Load()
+		ttl := c.ttl
+		next := max(le.renewEvery()-c.age(), ttl/6-clock.Since(attempted))
 		if again >= 0 {
 			next = again - clock.Since(attempted)
 		}
@@ -384,7 +398,7 @@ func (le *lease) startWatchdog() {
 // watchStep is when the watchdog looks next: at the deadline, but soon enough
 // after a suspend, during which its timer stood still.
 func (le *lease) watchStep() time.Duration {
-	tick := min(max(le.ttl/20, 50*time.Millisecond), time.Second)
+	tick := min(max(le.ttl()/20, 50*time.Millisecond), time.Second)
 	return max(min(le.left(), tick), 0)
 }
 
@@ -412,7 +426,7 @@ func (l *Locker) loseLease(le *lease, reason Reason, err error) {
 		return
 	}
 	le.state = leaseLost
-	le.lost = &LostError{Reason: reason, LastConfirmed: le.sent.Time().Round(0), LostAt: now.Round(0), Err: err}
+	le.lost = &LostError{Reason: reason, LastConfirmed: le.lastConfirmed(), LostAt: now.Round(0), Err: err}
 	close(le.dead)
 	if l.current == le && !le.adopted {
 		l.current = nil
@@ -458,7 +472,7 @@ func (l *Locker) endIfDone(le *lease) {
 		pause := backoff{first: 100 * time.Millisecond, max: 5 * time.Second}
 		for {
 			err := le.revoke(l.ctx)
-			if err == nil || clock.Since(le.sentAt()) > 2*le.asked+attemptBound {
+			if err == nil || le.confirmed.Load().age() > 2*le.asked+attemptBound {
 				break // by now it has expired by itself
 			}
 			if pause.wait(l.ctx) != nil {
@@ -479,12 +493,6 @@ func (l *Locker) startEnding(le *lease) {
 	if l.current == le {
 		l.current = nil
 	}
-}
-
-func (le *lease) sentAt() clock.Instant {
-	le.l.mu.Lock()
-	defer le.l.mu.Unlock()
-	return le.sent
 }
 
 // forget drops a lease that is gone from etcd.

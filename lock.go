@@ -215,7 +215,7 @@ func (k *Lock) markLost(reason Reason, now time.Time, err error) bool {
 	k.stopTimers()
 	k.loss.Store(&LostError{
 		Name: k.entry.name, Token: k.token, Reason: reason,
-		LastConfirmed: k.entry.lease.sent.Time().Round(0), LostAt: now.Round(0), Err: err,
+		LastConfirmed: k.entry.lease.lastConfirmed(), LostAt: now.Round(0), Err: err,
 	})
 	k.over.Store(true)
 	return true
@@ -378,7 +378,6 @@ func (k *Lock) release(ctx context.Context, bound time.Duration) error {
 		k.entry.discardLocked()
 	}
 	k.gone()
-	sent := le.sent.Time().Round(0)
 	l.mu.Unlock()
 
 	info := ReleasedInfo{
@@ -392,7 +391,7 @@ func (k *Lock) release(ctx context.Context, bound time.Duration) error {
 		// went with its lease, while the lock was held.
 		loss := &LostError{
 			Name: k.entry.name, Token: k.token, Reason: LostDeleted,
-			LastConfirmed: sent, LostAt: time.Now().Round(0), Returned: now.Round(0),
+			LastConfirmed: le.lastConfirmed(), LostAt: time.Now().Round(0), Returned: now.Round(0),
 		}
 		if le.expired() {
 			loss.Reason = LostExpired
