@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+)
+
+// traffic counts what one etcd client sends and receives.
+type traffic struct {
+	unary    atomic.Int64 // requests
+	messages atomic.Int64 // on streams (watches, renewals), in both directions
+}
+
+// dial returns a client with a connection of its own, as a process would have,
+// and what counts its traffic. Every case pays for the counting alike.
+func dial(endpoint string) (*clientv3.Client, *traffic, error) {
+	t := new(traffic)
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{endpoint},
+		Logger:    zap.NewNop(),
+		// Chained ones run inside the client's own, which retries: every
+		// attempt is counted.
+		DialOptions: []grpc.DialOption{
+			grpc.WithChainUnaryInterceptor(t.countUnary),
+			grpc.WithChainStreamInterceptor(t.countStream),
+		},
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("bench: etcd client: %w", err)
+	}
+	return client, t, nil
+}
+
+func (t *traffic) countUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
+	t.unary.Add(1)
+	return invoke(ctx, method, req, reply, cc, opts...)
+}
+
+func (t *traffic) countStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+	open grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	stream, err := open(ctx, desc, cc, method, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &countedStream{ClientStream: stream, traffic: t}, nil
+}
+
+type countedStream struct {
+	grpc.ClientStream
+	traffic *traffic
+}
+
+func (s *countedStream) SendMsg(m any) error {
+	err := s.ClientStream.SendMsg(m)
+	if err == nil {
+		s.traffic.messages.Add(1)
+	}
+	return err
+}
+
+func (s *countedStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if err == nil {
+		s.traffic.messages.Add(1)
+	}
+	return err
+}

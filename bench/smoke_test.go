@@ -1,0 +1,57 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain lets the test binary be re-executed as the etcd server, like the
+// program itself.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(etcdDirEnv); dir != "" {
+		if err := serveEtcd(dir, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestMeasureAgainstEtcd(t *testing.T) {
+	etcd, err := startEtcd()
+	require.NoError(t, err)
+	dir := etcd.dir
+	t.Cleanup(func() {
+		require.NoError(t, etcd.stop())
+		require.NoDirExists(t, dir)
+	})
+
+	var out figures
+	s := size{
+		uncontended: amount{20, time.Minute},
+		handover:    amount{6, time.Minute},
+	}
+	require.NoError(t, measure(t.Context(), etcd.endpoint, 0, s, &out))
+
+	got := make(map[string]float64)
+	for _, f := range out.all {
+		require.Len(t, f.runs, 1, f.name)
+		got[f.name] = f.runs[0]
+	}
+	for _, name := range []string{
+		"uncontended_p50_vs_mutex", "uncontended_p50_vs_raw", "uncontended_p50_us",
+		"handover_w2_vs_mutex", "handover_w8_vs_mutex", "handover_w2_mean_ms", "handover_w8_mean_ms",
+	} {
+		require.Positive(t, got[name], name)
+	}
+	// The counts, unlike the times, are the same on every machine: one Txn to
+	// acquire, one to release, no watch.
+	require.InDelta(t, 2, got["uncontended_unary_requests"], 0)
+	require.InDelta(t, 2, got["mutex_uncontended_unary_requests"], 0, "the counter itself is wrong")
+	require.InDelta(t, 0, got["uncontended_stream_messages"], 0)
+}

@@ -1,0 +1,58 @@
+// Package sqlfence is the fence at a SQL database: it checks a fencing token
+// and applies the effect in one transaction, through database/sql. PostgreSQL
+// and SQLite are supported, with any driver.
+//
+//	fence, err := sqlfence.New(db, sqlfence.PostgreSQL)
+//	…
+//	err = fence.Tx(ctx, token, func(tx *sql.Tx) error {
+//		_, err := tx.ExecContext(ctx, "UPDATE account SET …")
+//		return err
+//	})
+//
+// A table of its own, which [Fence.Migrate] creates, holds one mark for each
+// lock: the highest token seen. The first statement of every fenced transaction
+// is the check, and raises the mark. A token below the mark, or equal to it but
+// of another holder, is refused with a [*fencelock.StaleError], and nothing is
+// applied. Deleting the protected data never forgets the mark.
+//
+// # What a transaction may read
+//
+// That first statement writes a new version of the mark's row also when the
+// token is equal. So fenced transactions of one lock follow each other, and what
+// one reads contains everything its predecessors committed, under every
+// isolation level. (With a mere row lock a REPEATABLE READ transaction can wait
+// for its predecessor and then read from a snapshot older than its commit.)
+//
+// Reads outside of a fenced transaction have no such promise. Call
+// [Fence.Advance] before the first of them, with the token that will write.
+//
+// # What is not promised
+//
+// A mark is as durable as the database makes a commit. With PostgreSQL's
+// synchronous_commit or fsync off, SQLite's synchronous off (or NORMAL in WAL
+// mode, at a power cut), or after a replica was promoted that lacks the last
+// commits, the highest marks can be forgotten together with the effects, and a
+// superseded token pass until its successor comes back.
+//
+// The fence orders holders, not one holder's own transactions: a late copy of
+// its first passes after its second. Writers that do not go through the fence
+// are not seen at all. All of them must name the same table: an unqualified name
+// is looked up in the connection's search_path, so give [WithTable] a schema
+// where that differs between writers.
+//
+// # Waiting
+//
+// A fenced transaction waits for the one before it on the same lock, and on
+// SQLite for every other writer of the file, until its context ends. What the
+// database itself bounds, as PostgreSQL's lock_timeout does, ends the wait
+// earlier with its error. So the callback must not use the fence of its own
+// database again: it would wait for itself.
+//
+// # SQLite
+//
+// WAL mode suits a fence best. With a rollback journal SQLite refuses a commit
+// while anybody reads, so set a busy_timeout there; without one such a commit
+// costs another run of the callback. A driver that does not interrupt the wait of
+// busy_timeout when the context ends delays the return by as much. An in-memory
+// database is one for each connection: use it with SetMaxOpenConns(1).
+package sqlfence

@@ -1,0 +1,260 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strconv"
+
+	"github.com/fencelock/fencelock"
+)
+
+// Fence applies effects to one database and refuses stale tokens. It keeps the
+// rule of every fence: a token below the highest seen of its lock, or equal to
+// it but of another holder, is refused; any other becomes the highest, in one
+// transaction with the effect.
+//
+// It is made by [New]. Its methods can be called from any goroutine.
+type Fence struct {
+	db        *sql.DB
+	dialect   dialect
+	table     string // as it stands in a statement
+	txOptions *sql.TxOptions
+	hooks     fencelock.Hooks
+
+	create, read, raise string // the dialect's statements, with the table's name
+}
+
+// New returns a fence for db, which it does not close. It sends no request, so
+// the table of marks need not exist yet. A nil db, an unknown dialect and a bad
+// option are errors that wrap [fencelock.ErrInvalidOption].
+func New(db *sql.DB, dialect Dialect, opts ...Option) (*Fence, error) {
+	if db == nil {
+		return nil, fmt.Errorf("%w: sqlfence.New of a nil *sql.DB", fencelock.ErrInvalidOption)
+	}
+	d, ok := dialect.dialect()
+	if !ok {
+		return nil, fmt.Errorf("%w: unknown dialect %v; use sqlfence.PostgreSQL or sqlfence.SQLite",
+			fencelock.ErrInvalidOption, dialect)
+	}
+	f := &Fence{db: db, dialect: d, table: defaultTable}
+	for _, opt := range opts {
+		if opt == nil {
+			return nil, fmt.Errorf("%w: a nil option", fencelock.ErrInvalidOption)
+		}
+		if err := opt(f); err != nil {
+			return nil, err
+		}
+	}
+	f.create = fmt.Sprintf(d.create, f.table)
+	f.read = fmt.Sprintf(d.read, f.table)
+	f.raise = fmt.Sprintf(d.raise, f.table)
+	return f, nil
+}
+
+// DDL returns the statement that creates the table of marks if it does not
+// exist, for those who run their own migrations.
+func (f *Fence) DDL() string { return f.create }
+
+// Migrate creates the table of marks if it does not exist, by running
+// [Fence.DDL]. It can be called at every start and from many processes at once,
+// by a user with the right to create tables; PostgreSQL asks for that right also
+// where the table exists.
+func (f *Fence) Migrate(ctx context.Context) error {
+	if ctx == nil {
+		return errNilContext()
+	}
+	return f.repeat(ctx, func() (bool, error) {
+		_, err := f.db.ExecContext(ctx, f.create)
+		if f.dialect.raced(err) {
+			// The winner has committed by now.
+			_, err = f.db.ExecContext(ctx, f.create)
+		}
+		if err != nil {
+			return false, fmt.Errorf("sqlfence: cannot create the table of marks: %w", because(ctx, err))
+		}
+		return false, nil
+	})
+}
+
+// Tx runs fn in a transaction in which token was checked and became the mark,
+// and commits it. Everything fn reads through tx contains what earlier holders
+// committed, and nothing of theirs is committed after it. fn must work with tx
+// only, leave committing and rolling back to Tx, and not use this fence.
+//
+// fn may run more than once, up to eight times: a serialization failure, a
+// deadlock or a busy database is tried again with the same token, in a new
+// transaction; what the run before did in the database is undone, what it did
+// elsewhere is not. The wait for the mark is bounded by ctx alone. Tx returns:
+//
+//   - nil: effect and mark are committed;
+//   - [fencelock.ErrNoToken]: the token is zero; no request was sent;
+//   - a [*fencelock.StaleError]: the token was refused; fn did not run;
+//   - what fn returned: all of it is rolled back, also the mark, which is as
+//     high as before. [Fence.Advance] raises it for good;
+//   - [ErrUnknownOutcome]: the commit got no clear answer;
+//   - [ErrNoTable], [fencelock.ErrInvalidOption] for a nil fn, ctx's error and
+//     cause, or what the database said: nothing was applied.
+//
+// If fn panics or calls [runtime.Goexit] the transaction is rolled back.
+func (f *Fence) Tx(ctx context.Context, token fencelock.Token, fn func(tx *sql.Tx) error) error {
+	if ctx == nil {
+		return errNilContext()
+	}
+	if fn == nil {
+		return fmt.Errorf("%w: the callback is nil", fencelock.ErrInvalidOption)
+	}
+	if token.IsZero() {
+		f.rejected(token, fencelock.ErrNoToken)
+		return fencelock.ErrNoToken
+	}
+	refused := false
+	err := f.repeat(ctx, func() (ran bool, err error) {
+		ran, err = f.attempt(ctx, token, fn)
+		// fn can return another fence's refusal; that one is not ours to report.
+		refused = !ran && errors.Is(err, fencelock.ErrStale)
+		return ran, err
+	})
+	if refused {
+		f.rejected(token, err)
+	}
+	return err
+}
+
+// Advance raises the mark to token without an effect: from its return on
+// nothing of an earlier holder is committed. Call it before the first read that
+// is not made in [Fence.Tx]. It returns what Tx returns.
+func (f *Fence) Advance(ctx context.Context, token fencelock.Token) error {
+	return f.Tx(ctx, token, func(*sql.Tx) error { return nil })
+}
+
+// Highest returns the mark of the lock called name: the highest token that
+// passed and was committed, or the zero Token if there is none. It is for people
+// and tests. What it returns can be outdated at once, so it is no check.
+func (f *Fence) Highest(ctx context.Context, name string) (fencelock.Token, error) {
+	if ctx == nil {
+		return fencelock.Token{}, errNilContext()
+	}
+	// An empty text is never a token; the name is looked at first.
+	if _, err := fencelock.ParseToken(name, ""); errors.Is(err, fencelock.ErrInvalidName) {
+		return fencelock.Token{}, err
+	}
+	var highest fencelock.Token
+	err := f.repeat(ctx, func() (ran bool, err error) {
+		highest, err = f.mark(ctx, f.db, name)
+		return false, err
+	})
+	return highest, err
+}
+
+// attempt is one transaction of Tx. ran reports whether it came to fn.
+func (f *Fence) attempt(ctx context.Context, token fencelock.Token, fn func(*sql.Tx) error) (ran bool, err error) {
+	tx, err := f.db.BeginTx(ctx, f.txOptions)
+	if err != nil {
+		return false, fmt.Errorf("sqlfence: cannot begin a transaction: %w", because(ctx, err))
+	}
+	// Deferred and without recover, so that Goexit is covered and a panic keeps
+	// its stack. After a commit it does nothing. If it fails the connection is
+	// gone, and the database rolls back by itself.
+	defer func() { _ = tx.Rollback() }()
+
+	if err := f.check(ctx, tx, token); err != nil {
+		return false, err
+	}
+	if err := fn(tx); err != nil {
+		return true, err
+	}
+	return true, f.commit(ctx, tx)
+}
+
+// check refuses a stale token, and makes any other the mark. It must be the
+// transaction's first statement.
+func (f *Fence) check(ctx context.Context, tx *sql.Tx, token fencelock.Token) error {
+	var written int64
+	err := tx.QueryRowContext(ctx, f.raise, []byte(token.Name()), token.Revision(), token.Holder()).Scan(&written)
+	if err == nil {
+		return nil // there is a row: that is the answer
+	}
+	if !errors.Is(err, sql.ErrNoRows) {
+		return f.markError(ctx, token.Name(), err)
+	}
+	highest, err := f.mark(ctx, tx, token.Name())
+	if err != nil {
+		return err
+	}
+	if highest.IsZero() {
+		return fmt.Errorf("sqlfence: the mark of lock %q was not written, and none is there; "+
+			"look for a trigger, a rule or row-level security on table %s", token.Name(), f.table)
+	}
+	return &fencelock.StaleError{Scope: token.Name(), Presented: token, Highest: highest}
+}
+
+// commit commits tx, and tells a refusal from an outcome that is not known.
+func (f *Fence) commit(ctx context.Context, tx *sql.Tx) error {
+	// Asked here, because Commit's error for an ended context does not say
+	// whether anything was sent.
+	if err := ended(ctx); err != nil {
+		return fmt.Errorf("sqlfence: nothing was applied: the context ended before the commit: %w", err)
+	}
+	err := tx.Commit()
+	switch {
+	case err == nil:
+		return nil
+	case f.dialect.transient(err), f.dialect.rolledBack(err):
+		return fmt.Errorf("sqlfence: nothing was applied: the commit was refused: %w", err)
+	case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
+		return fmt.Errorf("%w: the callback ended the transaction itself, which it must leave to Tx: %w", ErrUnknownOutcome, err)
+	}
+	return fmt.Errorf("%w: %w", ErrUnknownOutcome, because(ctx, err))
+}
+
+// mark reads the mark of the lock called name, the zero Token if it has none.
+func (f *Fence) mark(ctx context.Context, q interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}, name string,
+) (fencelock.Token, error) {
+	var (
+		revision int64
+		holder   string
+	)
+	err := q.QueryRowContext(ctx, f.read, []byte(name)).Scan(&revision, &holder)
+	if errors.Is(err, sql.ErrNoRows) {
+		return fencelock.Token{}, nil
+	}
+	if err != nil {
+		return fencelock.Token{}, f.markError(ctx, name, err)
+	}
+	token, err := fencelock.ParseToken(name, strconv.FormatInt(revision, 10)+"."+holder)
+	if err != nil {
+		return fencelock.Token{}, fmt.Errorf("sqlfence: the mark of lock %q in table %s is damaged: %w", name, f.table, err)
+	}
+	return token, nil
+}
+
+func (f *Fence) markError(ctx context.Context, name string, err error) error {
+	if f.dialect.missingTable(err) {
+		return fmt.Errorf("%w (%s): %w", ErrNoTable, f.table, err)
+	}
+	return fmt.Errorf("sqlfence: cannot check the mark of lock %q: %w", name, because(ctx, err))
+}
+
+// rejected calls the hook. A panic in it is contained: an observer must not
+// turn a refusal into something else.
+func (f *Fence) rejected(token fencelock.Token, err error) {
+	if f.hooks.TokenRejected == nil {
+		return
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			slog.Warn("sqlfence: panic in a hook", "panic", v, "stack", string(debug.Stack()))
+		}
+	}()
+	f.hooks.TokenRejected(fencelock.TokenRejectedInfo{Token: token, Err: err})
+}
+
+func errNilContext() error {
+	return fmt.Errorf("%w: the context is nil", fencelock.ErrInvalidOption)
+}

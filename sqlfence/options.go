@@ -1,0 +1,91 @@
+package sqlfence
+
+import (
+	"database/sql"
+	"fmt"
+	"strings"
+
+	"github.com/fencelock/fencelock"
+)
+
+const (
+	defaultTable = "fencelock_marks"
+
+	// maxIdentifier is PostgreSQL's limit, and below that of the others.
+	// PostgreSQL cuts a longer name silently, so that two tables became one.
+	maxIdentifier = 63
+)
+
+// Option configures a [Fence]; see [New].
+type Option func(*Fence) error
+
+// WithTable sets the name of the table of marks, "fencelock_marks" by default:
+// one identifier, or two joined by a dot for a table in a schema. Each has 1 to
+// 63 lower-case letters, digits and underscores and does not start with a digit.
+//
+// A lock has one mark for each table. Whoever writes what a lock protects must
+// use the same one.
+func WithTable(name string) Option {
+	return func(f *Fence) error {
+		parts := strings.Split(name, ".")
+		if len(parts) > 2 {
+			return badTable(name)
+		}
+		for i, part := range parts {
+			if !isIdentifier(part) {
+				return badTable(name)
+			}
+			// Quoted, for a name can be a reserved word. In lower case it is the
+			// same name quoted or not, so people need no quotes.
+			parts[i] = `"` + part + `"`
+		}
+		f.table = strings.Join(parts, ".")
+		return nil
+	}
+}
+
+func badTable(name string) error {
+	const most = 2*maxIdentifier + 1
+	if len(name) > most {
+		name = name[:most] + "…"
+	}
+	return fmt.Errorf("%w: WithTable(%q) is not an identifier, or two joined by a dot, "+
+		"of 1 to %d lower-case letters, digits and underscores", fencelock.ErrInvalidOption, name, maxIdentifier)
+}
+
+func isIdentifier(s string) bool {
+	if s == "" || len(s) > maxIdentifier || '0' <= s[0] && s[0] <= '9' {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_'
+	})
+}
+
+// WithHooks sets what is called when a token was refused; none by default. Only
+// TokenRejected is called, after the refused transaction was rolled back.
+func WithHooks(hooks fencelock.Hooks) Option {
+	return func(f *Fence) error {
+		f.hooks = hooks
+		return nil
+	}
+}
+
+// WithTxOptions sets how transactions are begun, by default with nil, which is
+// the database's default isolation level. Every level keeps the fence's promise;
+// the stricter ones only make the callback run again more often. ReadOnly is an
+// error: raising the mark is a write.
+func WithTxOptions(opts *sql.TxOptions) Option {
+	return func(f *Fence) error {
+		if opts == nil {
+			f.txOptions = nil
+			return nil
+		}
+		if opts.ReadOnly {
+			return fmt.Errorf("%w: WithTxOptions with ReadOnly; raising the mark is a write", fencelock.ErrInvalidOption)
+		}
+		own := *opts
+		f.txOptions = &own
+		return nil
+	}
+}

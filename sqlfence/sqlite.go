@@ -1,0 +1,45 @@
+package sqlfence
+
+import "strings"
+
+// The scope is BLOB for the same reasons as in PostgreSQL. STRICT makes a scope
+// that somebody inserts as TEXT an error: it would be another row than the BLOB
+// of the same bytes.
+//
+// A deferred transaction that starts with a write takes the write lock before
+// its snapshot, so no BEGIN IMMEDIATE is needed, which database/sql cannot say.
+//
+// Drivers have no method in common that tells a result code. The texts matched
+// here are SQLite's own, which every driver passes on.
+var sqlite = dialect{
+	create: `CREATE TABLE IF NOT EXISTS %s (
+	scope      BLOB    NOT NULL PRIMARY KEY, -- the lock's name
+	token      INTEGER NOT NULL CHECK (token > 0), -- the highest revision seen
+	holder     TEXT    NOT NULL, -- the acquisition it came from
+	written_at TEXT    NOT NULL -- the last transaction that passed, UTC
+) STRICT, WITHOUT ROWID;`,
+	read: `SELECT token, holder FROM %s WHERE scope = ?1`,
+	raise: `INSERT INTO %s AS mark (scope, token, holder, written_at)
+VALUES (?1, ?2, ?3, strftime('%%Y-%%m-%%dT%%H:%%M:%%fZ', 'now'))
+ON CONFLICT (scope) DO UPDATE
+SET token = excluded.token, holder = excluded.holder, written_at = excluded.written_at
+WHERE mark.token < excluded.token OR (mark.token = excluded.token AND mark.holder = excluded.holder)
+RETURNING token`,
+
+	// A COMMIT that is refused leaves the transaction open; drivers roll it back
+	// then, as database/sql demands. A disk error can come after the commit point,
+	// so it proves nothing.
+	transient:    sqliteBusy,
+	rolledBack:   func(err error) bool { return sqliteSays(err, "constraint failed") },
+	missingTable: func(err error) bool { return sqliteSays(err, "no such table: ") },
+	// There is one writer.
+	raced: func(error) bool { return false },
+}
+
+// sqliteBusy is SQLITE_BUSY: another connection has the lock, for longer than
+// the connection's busy_timeout, which is 0 by default.
+func sqliteBusy(err error) bool { return sqliteSays(err, "database is locked") }
+
+func sqliteSays(err error, text string) bool {
+	return leaf(err, func(err error) bool { return strings.Contains(err.Error(), text) })
+}
