@@ -170,22 +170,30 @@ func (a *acquiring) run() (*Lock, error) {
 		}
 		var s *stopped
 		switch {
+		case err == nil && e.lease.alive():
+			continue // its key was deleted, or the slot was taken
 		case err == nil:
-			continue // lost its place, or a slot was taken
+			// Its lease was lost. The next one can be had at once, but not ever
+			// so many of them in a row.
 		case !errors.As(err, &s):
 			return nil, err
-		case !a.queued || s.phase == PhaseWait || s.phase == PhaseGrant || a.ctx.Err() != nil || final(s.err):
+		case !a.queued || a.waitLeft() <= 0 || a.ctx.Err() != nil || final(s.err):
 			return nil, a.fail(s.phase, s.err)
+		default:
+			// It had a place in the queue and lost it. An outage is no reason to
+			// give up while its context lives.
+			a.lastErr = s.err
 		}
-		// It had a place in the queue and lost it. An outage is no reason to
-		// give up while its context lives.
-		a.lastErr = s.err
-		if a.waitLeft() <= 0 {
-			return nil, a.fail(s.phase, s.err)
-		}
-		if pause.wait(a.ctx) != nil {
-			return nil, a.fail(s.phase, nil)
-		}
+		_ = pause.wait(a.ctx) // the next round begins with asking the context
+	}
+}
+
+func (le *lease) alive() bool {
+	select {
+	case <-le.dead:
+		return false
+	default:
+		return true
 	}
 }
 
