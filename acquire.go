@@ -95,6 +95,15 @@ func (a *acquiring) validate() error {
 	return nil
 }
 
+func (l *Locker) clientClosed() bool {
+	select {
+	case <-l.clientDone:
+		return true
+	default:
+		return false
+	}
+}
+
 func (l *Locker) isClosed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,6 +135,10 @@ func (a *acquiring) fail(phase Phase, err error) error {
 	if a.lastErr != nil && !errors.Is(err, a.lastErr) {
 		err = join(err, a.lastErr)
 	}
+	if a.l.clientClosed() && !errors.Is(err, errClientClosed) {
+		// What a request under way says then is gRPC's word for it.
+		err = join(errClientClosed, err)
+	}
 	return &AcquireError{Name: a.name, Phase: phase, Err: err}
 }
 
@@ -154,7 +167,7 @@ func (a *acquiring) run() (*Lock, error) {
 	}()
 	pause := backoff{first: 50 * time.Millisecond, max: time.Second}
 	for {
-		if a.ctx.Err() != nil {
+		if a.ctx.Err() != nil || a.l.clientClosed() {
 			return nil, a.fail(a.phase(), nil)
 		}
 		e, err := a.l.reserve(a.ctx, a.name)
@@ -177,7 +190,7 @@ func (a *acquiring) run() (*Lock, error) {
 			// so many of them in a row.
 		case !errors.As(err, &s):
 			return nil, err
-		case !a.queued || a.waitLeft() <= 0 || a.ctx.Err() != nil || final(s.err):
+		case !a.queued || a.waitLeft() <= 0 || a.ctx.Err() != nil || a.l.clientClosed() || final(s.err):
 			return nil, a.fail(s.phase, s.err)
 		default:
 			// It had a place in the queue and lost it. An outage is no reason to
@@ -228,7 +241,7 @@ func (a *acquiring) waitLeft() time.Duration {
 // reserve takes a slot on a usable lease, and first makes the lease usable.
 func (l *Locker) reserve(ctx context.Context, name string) (*entry, error) {
 	prepared := false
-	for {
+	for first := true; ; first = false {
 		l.mu.Lock()
 		if l.closed {
 			l.mu.Unlock()
@@ -249,6 +262,9 @@ func (l *Locker) reserve(ctx context.Context, name string) (*entry, error) {
 			return e, nil
 		}
 		p := l.preparing
+		// One that began before this call may be failing in an outage that is
+		// over. It can serve the call, but its failure is not the call's.
+		earlier := first && p != nil
 		if p == nil {
 			p = &preparation{done: make(chan struct{})}
 			l.preparing = p
@@ -257,10 +273,12 @@ func (l *Locker) reserve(ctx context.Context, name string) (*entry, error) {
 		l.mu.Unlock()
 		select {
 		case <-p.done:
-			if p.err != nil {
+			switch {
+			case p.err == nil:
+				prepared = true
+			case !earlier:
 				return nil, p.err
 			}
-			prepared = true
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w to granting or renewing a lease", errNoAnswer)
 		case <-l.closing:
@@ -403,11 +421,6 @@ func (a *acquiring) over(phase Phase) error {
 	select {
 	case <-a.l.closing:
 		err = join(ErrClosed, err)
-	default:
-	}
-	select {
-	case <-a.l.clientDone:
-		err = join(errClientClosed, err)
 	default:
 	}
 	return a.fail(phase, err)

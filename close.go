@@ -153,10 +153,8 @@ func (l *Locker) endLeases(ctx context.Context) error {
 			l.forget(le)
 			continue
 		}
-		select {
-		case <-l.clientDone:
+		if l.clientClosed() {
 			err = errClientClosed
-		default:
 		}
 		failed = errors.Join(failed, fmt.Errorf("%w: closing: lease %x is not known to be revoked; its keys go when it expires, %v after etcd is well again at the latest: %w",
 			ErrUnconfirmed, int64(le.id), le.ttl(), err))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -21,6 +22,7 @@ import (
 func inBubble(t *testing.T, f func(t *testing.T, e *fakeEtcd, l *fakeLink)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
+		bubbleClock(t)
 		e := newFakeEtcd(t)
 		f(t, e, e.dial(t))
 	})
@@ -157,6 +159,7 @@ func TestFakeRequestOutlivesItsCaller(t *testing.T) {
 		synctest.Wait()
 		assert.Len(t, e.keys("late"), 1)
 		r := l.requests(fakePut)[0]
+		assert.Equal(t, "late", string(r.req.(*pb.PutRequest).Key))
 		assert.Equal(t, 3*time.Second, r.arrived.Sub(r.sent))
 		assert.Zero(t, r.answered)
 	})

@@ -243,10 +243,10 @@ func (f *Fence) Do(token Token, effect func() error) error {
 func (f *Fence) apply(token Token, effect func() error) (refused bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	token.use() // also if it is refused: it went where it is checked
 	if err := checkMark(f.highest, token); err != nil {
 		return true, err
 	}
-	token.use()
 	f.highest = token
 	return false, effect()
 }

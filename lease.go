@@ -164,6 +164,7 @@ func (le *lease) renewOnce(ctx context.Context) (sent clock.Instant, granted tim
 		check.Reset(20 * time.Millisecond)
 		defer check.Stop()
 	}
+	le.l.reconnect()
 	sent = clock.Now()
 	resp, err := le.l.client.KeepAliveOnce(ctx, le.id)
 	if err != nil {
@@ -173,6 +174,17 @@ func (le *lease) renewOnce(ctx context.Context) (sent clock.Instant, granted tim
 		return sent, 0, err
 	}
 	return sent, time.Duration(resp.TTL) * time.Second, nil
+}
+
+// reconnect has the client connect again now, if every connection has failed.
+// gRPC by itself waits longer after each failure, up to two minutes, and so
+// for longer than a lease has left when the network is there again: the lock
+// would be lost to an outage that is over. What calls this comes once a second
+// at most, so etcd is not stormed.
+func (l *Locker) reconnect() {
+	if conn := l.client.ActiveConnection(); conn != nil && conn.GetState() == connectivity.TransientFailure {
+		conn.ResetConnectBackoff()
+	}
 }
 
 // renewal is what became of one renewal.
@@ -585,6 +597,7 @@ func (l *Locker) freshLease(ctx context.Context) error {
 	if l.cfg.session != nil {
 		return l.adopt(ctx)
 	}
+	l.reconnect()
 	sent := clock.Now()
 	resp, err := l.client.Grant(ctx, int64(l.cfg.ttl/time.Second))
 	if err != nil {

@@ -465,10 +465,8 @@ func (e *entry) release(ctx context.Context) (found, clear bool, err error) {
 			return false, false, deniedAt("the release", e.queue, err)
 		}
 		unanswered = true
-		select {
-		case <-e.lease.l.clientDone:
+		if e.lease.l.clientClosed() {
 			return false, false, errClientClosed
-		default:
 		}
 		if ctx.Err() != nil || pause.wait(ctx) != nil {
 			return false, false, fmt.Errorf("%w: %w", errNoAnswer, err)

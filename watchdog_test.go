@@ -142,6 +142,8 @@ func modelDeadline(w weather, trace []fakeRequest, until time.Time) time.Time {
 	return deadline
 }
 
+type testKey struct{}
+
 // TestContextReadsTheClock covers the first look after a pause: no timer has
 // run, and the context must already have ended. A machine that was suspended
 // shows it in boot time only.
@@ -155,7 +157,7 @@ func TestContextReadsTheClock(t *testing.T) {
 
 	for what, look := range map[string]func(k *Lock) error{
 		"Err":            func(k *Lock) error { return k.Context().Err() },
-		"Err of a value": func(k *Lock) error { return context.WithValue(k.Context(), struct{}{}, 1).Err() },
+		"Err of a value": func(k *Lock) error { return context.WithValue(k.Context(), testKey{}, 1).Err() },
 		"Lock.Err":       func(k *Lock) error { return k.Err() },
 		"Done": func(k *Lock) error {
 			select {

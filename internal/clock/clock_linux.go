@@ -13,7 +13,7 @@ const clockBoottime = 7
 //
 // The kernel offers that clock through the vDSO, but Go calls into the vDSO only
 // for its own clocks, so this is a real system call. It never blocks; hence
-// RawSyscall, which does not tell the scheduler and costs about two thirds of
+// RawSyscall, which does not tell the scheduler and costs a quarter less than
 // unix.ClockGettime.
 func suspendTime() time.Duration {
 	var ts syscall.Timespec

@@ -1,0 +1,114 @@
+package integration_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock/sqlfence"
+	"github.com/stretchr/testify/require"
+)
+
+// sqliteModes are the ways to use SQLite that matter to a fence. With a rollback
+// journal a commit is refused while anybody reads, so there the connection has
+// to wait; in WAL mode every wait is left to the fence.
+var sqliteModes = map[string]string{
+	"wal":              "&_pragma=journal_mode(wal)&_pragma=busy_timeout(0)",
+	"rollback journal": "&_pragma=journal_mode(delete)&_pragma=busy_timeout(30000)",
+}
+
+// sqliteDB returns a database file.
+func sqliteDB(t *testing.T, params string) fencedDB {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "data.db")
+	return openSQL(t, fencedDB{dialect: sqlfence.SQLite, levels: []sql.IsolationLevel{sql.LevelDefault}},
+		"sqlite", "file:"+path+"?_pragma=foreign_keys(1)"+params)
+}
+
+// sqliteWaitsForTheWriteLock has a writer that is not the fence's keep the
+// file, as another process does.
+func sqliteWaitsForTheWriteLock(t *testing.T, db fencedDB) {
+	fence := db.fence(t)
+	token := sqlToken(t, "lock", 1, "h")
+
+	writer, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	require.NoError(t, write(t.Context(), "x", 1)(writer))
+
+	// It waits as long as it may.
+	ctx, cancel := context.WithCancelCause(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- fence.Tx(ctx, token, neverRun(t)) }()
+	lost := errors.New("the lock was lost")
+	cancel(lost)
+	require.ErrorIs(t, <-result, lost)
+
+	ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer stop()
+	err = fence.Tx(ctx, token, neverRun(t))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NotErrorIs(t, err, sqlfence.ErrUnknownOutcome)
+
+	// And passes when the other has committed.
+	go func() { result <- fence.Tx(t.Context(), token, write(t.Context(), "x", 2)) }()
+	require.NoError(t, writer.Commit())
+	require.NoError(t, <-result)
+	require.EqualValues(t, 2, db.value(t, "x"))
+}
+
+func sqliteDeferredConstraint(t *testing.T, db fencedDB) {
+	fence := db.fence(t)
+	_, err := db.ExecContext(t.Context(), `CREATE TABLE child (parent TEXT REFERENCES data (id) DEFERRABLE INITIALLY DEFERRED)`)
+	require.NoError(t, err)
+	requireRefusedCommit(t, db, fence)
+}
+
+func TestSQLFenceSQLiteBusyCommit(t *testing.T) {
+	t.Run("wal", func(t *testing.T) { sqliteBusyCommit(t, "&_pragma=journal_mode(wal)", 1) })
+	t.Run("rollback journal", func(t *testing.T) { sqliteBusyCommit(t, "&_pragma=journal_mode(delete)", 2) })
+}
+
+// sqliteBusyCommit commits beside a reader, on connections that do not wait. A
+// rollback journal refuses that commit, and the transaction is made again; in
+// WAL mode readers are no matter.
+func sqliteBusyCommit(t *testing.T, params string, wantRuns int) {
+	ctx := t.Context()
+	db := sqliteDB(t, params)
+	fence := db.fence(t)
+	reader, err := db.BeginTx(ctx, nil)
+	require.NoError(t, err)
+	defer func() { _ = reader.Rollback() }()
+	_, err = read(ctx, reader, "x")
+	require.NoError(t, err)
+
+	runs, leaves := 0, -1
+	increment := func(tx *sql.Tx) error {
+		if runs++; runs == leaves {
+			if err := reader.Rollback(); err != nil {
+				return err
+			}
+		}
+		v, err := read(ctx, tx, "x")
+		if err != nil {
+			return err
+		}
+		return write(ctx, "x", v+1)(tx)
+	}
+	token := sqlToken(t, "lock", 1, "h")
+	if wantRuns > 1 {
+		// A reader that stays: the callback does not run for ever.
+		err := fence.Tx(ctx, token, increment)
+		require.ErrorContains(t, err, "database is locked")
+		require.NotErrorIs(t, err, sqlfence.ErrUnknownOutcome)
+		require.Equal(t, 8, runs)
+		require.Zero(t, db.value(t, "x"))
+		requireMarkless(t, fence, "lock")
+	}
+	runs, leaves = 0, 2
+	require.NoError(t, fence.Tx(ctx, token, increment))
+	require.Equal(t, wantRuns, runs)
+	require.EqualValues(t, 1, db.value(t, "x"), "applied once")
+}
