@@ -2,6 +2,7 @@ package fencelock
 
 import (
 	"context"
+	"errors"
 )
 
 // heldKey finds the innermost hold a context comes from.
@@ -69,7 +70,7 @@ func (k *Lock) lookOne() {
 }
 
 // endContexts cancels the hold's context, and those of locks acquired inside
-// it, which do not follow it by themselves.
+// it, however deep, which do not follow it by themselves.
 func (k *Lock) endContexts(cause *LostError) {
 	k.cancel(cause)
 	k.l.mu.Lock()
@@ -79,7 +80,7 @@ func (k *Lock) endContexts(cause *LostError) {
 	}
 	k.l.mu.Unlock()
 	for _, i := range inner {
-		i.cancel(cause)
+		i.endContexts(cause)
 	}
 }
 
@@ -92,16 +93,16 @@ func (k *Lock) nest() {
 		return
 	}
 	o.l.mu.Lock()
-	loss := o.loss.Load()
-	if loss == nil {
-		if o.inner == nil {
-			o.inner = map[*Lock]struct{}{}
-		}
-		o.inner[k] = struct{}{}
+	if o.inner == nil {
+		o.inner = map[*Lock]struct{}{}
 	}
+	o.inner[k] = struct{}{}
 	o.l.mu.Unlock()
-	if loss != nil {
-		k.cancel(loss)
+	// It may have ended for a loss further out meanwhile. endContexts cancels
+	// before it looks who is inside, so either it sees k or k sees the cause.
+	var loss *LostError
+	if errors.As(context.Cause(o.ctx.Context), &loss) {
+		k.endContexts(loss)
 	}
 }
 

@@ -30,6 +30,12 @@ func (l *Locker) Inspect(ctx context.Context, name string) (Queue, error) {
 	if l.isClosed() {
 		return Queue{}, ErrClosed
 	}
+	if ctx.Err() != nil {
+		return Queue{}, fmt.Errorf("fencelock: inspecting lock %q: %w", name, ctx.Err())
+	}
+	if l.clientClosed() {
+		return Queue{}, fmt.Errorf("fencelock: inspecting lock %q: %w", name, errClientClosed)
+	}
 	queue := queuePrefix(l.cfg.prefix, name)
 	resp, err := l.client.Get(ctx, queue, clientv3.WithPrefix(),
 		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))

@@ -110,10 +110,11 @@ func (le *lease) usable() bool {
 	return le.state == leaseLive && c.age() < min(c.ttl/2, (c.ttl-le.margin)*3/4)
 }
 
-// renewEvery is a third of the TTL, less if a large margin leaves less.
+// renewEvery is a third of the TTL, less if a large margin leaves less; but not
+// so little that the keeper would do nothing else.
 func (le *lease) renewEvery() time.Duration {
 	ttl := le.ttl()
-	return min(ttl/3, (ttl-le.margin)/2)
+	return max(min(ttl/3, (ttl-le.margin)/2), 10*time.Millisecond)
 }
 
 func (le *lease) ttl() time.Duration { return le.confirmed.Load().ttl }
@@ -179,8 +180,8 @@ func (le *lease) renewOnce(ctx context.Context) (sent clock.Instant, granted tim
 // reconnect has the client connect again now, if every connection has failed.
 // gRPC by itself waits longer after each failure, up to two minutes, and so
 // for longer than a lease has left when the network is there again: the lock
-// would be lost to an outage that is over. What calls this comes once a second
-// at most, so etcd is not stormed.
+// would be lost to an outage that is over. Those who call it pause after a
+// failure, up to a second, so etcd is not stormed.
 func (l *Locker) reconnect() {
 	if conn := l.client.ActiveConnection(); conn != nil && conn.GetState() == connectivity.TransientFailure {
 		conn.ResetConnectBackoff()
@@ -206,9 +207,9 @@ func (le *lease) startKeeper() {
 const maxRenewals = 4
 
 // keep renews the lease every third of its TTL while a holder, a waiter or a
-// clean-up needs it. An attempt that is not answered in a sixth of the TTL is
-// not given up but joined by another: on a slow link the first is still the one
-// that will be answered, on a dead one the next can reach another endpoint.
+// clean-up needs it. An attempt that is not answered in half of that time is not
+// given up but joined by another: on a slow link the first is still the one that
+// will be answered, on a dead one the next can reach another endpoint.
 func (le *lease) keep() {
 	l := le.l
 	ctx, cancel := context.WithCancel(l.ctx)
@@ -235,7 +236,7 @@ func (le *lease) keep() {
 		l.mu.Unlock()
 		c := le.confirmed.Load()
 		ttl := c.ttl
-		next := max(le.renewEvery()-c.age(), ttl/6-clock.Since(attempted))
+		next := max(le.renewEvery()-c.age(), le.renewEvery()/2-clock.Since(attempted))
 		if again >= 0 {
 			next = again - clock.Since(attempted)
 		}
@@ -606,7 +607,7 @@ func (l *Locker) freshLease(ctx context.Context) error {
 	return l.use(newLease(l, resp.ID, sent, l.cfg.ttl, time.Duration(resp.TTL)*time.Second, false))
 }
 
-// refresh renews the lease once, for an acquire that found it running low.
+// refresh renews the lease, for an acquire that found it running low.
 func (le *lease) refresh(ctx context.Context) error {
 	bound := le.left() // after which it is lost anyway
 	if bound <= 0 {
@@ -614,7 +615,13 @@ func (le *lease) refresh(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
+	pause := backoff{first: 50 * time.Millisecond, max: 200 * time.Millisecond}
 	sent, granted, err := le.renewOnce(ctx)
+	for errors.Is(err, errNoAnswer) && pause.wait(ctx) == nil {
+		// The client had no connection at that moment, which is no reason to
+		// fail an acquire that has time.
+		sent, granted, err = le.renewOnce(ctx)
+	}
 	if err != nil {
 		return err
 	}

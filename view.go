@@ -12,6 +12,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/fencelock/fencelock/internal/clock"
 )
 
 // viewLinger is how long a view outlives its last user: a name that was
@@ -228,9 +230,10 @@ func (v *view) run(ctx context.Context) {
 	patience := firstPatience
 	pause := backoff{first: 20 * time.Millisecond, max: time.Second}
 	for {
+		began := clock.Now()
 		wasLive, err := v.round(ctx, patience)
-		if ctx.Err() != nil {
-			return
+		if ctx.Err() != nil || v.l.clientClosed() {
+			return // a closed client ends every watch at once, and every wait
 		}
 		v.mu.Lock()
 		v.live, v.lastErr = false, err
@@ -255,17 +258,18 @@ func (v *view) run(ctx context.Context) {
 		if errors.Is(err, errDeaf) || errors.Is(err, errNoAnswer) {
 			v.l.watchStream.Add(1)
 		}
-		if wasLive {
-			patience = firstPatience
+		// A round that took its time, waiting or being of use, is followed by the
+		// next at once; one that failed at once could go on so for ever.
+		if clock.Since(began) >= patience {
 			pause.reset()
-			continue // a watch that worked is reopened at once
-		}
-		if errors.Is(err, errNoAnswer) {
-			patience = v.morePatience(patience)
-			continue // it has waited long enough
-		}
-		if pause.wait(ctx) != nil {
+		} else if pause.wait(ctx) != nil {
 			return
+		}
+		switch {
+		case wasLive:
+			patience = firstPatience
+		case errors.Is(err, errNoAnswer):
+			patience = v.morePatience(patience)
 		}
 	}
 }
