@@ -21,6 +21,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/fencelock/fencelock/examples/internal/localetcd"
 )
 
 func main() {
@@ -45,7 +47,7 @@ func run(ctx context.Context, out io.Writer, endpoints string) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
 	if endpoints == "" {
-		server, err := startEtcd(ctx, filepath.Join(dir, "etcd"))
+		server, err := localetcd.Start(ctx, filepath.Join(dir, "etcd"))
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/examples/internal/timeline"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -22,7 +23,7 @@ type ending struct {
 }
 
 func play(ctx context.Context, out io.Writer, a, b *worker, link *link) (ending, error) {
-	say := newTimeline(out)
+	say := timeline.New(out).Say
 	aWrote, bWrote := make(chan struct{}), make(chan struct{})
 	aCancelled, bGranted := make(chan time.Time, 1), make(chan time.Time, 1)
 	g, ctx := errgroup.WithContext(ctx)

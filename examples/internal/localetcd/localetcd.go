@@ -1,4 +1,5 @@
-package main
+// Package localetcd starts an etcd server for an example, on this machine alone.
+package localetcd
 
 import (
 	"context"
@@ -9,9 +10,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// startEtcd runs one etcd server in this process, on free ports, and returns
-// when it serves.
-func startEtcd(ctx context.Context, dir string) (*embed.Etcd, error) {
+// Start runs one etcd server in this process, on free ports and with its data
+// in dir, and returns when it serves.
+func Start(ctx context.Context, dir string) (*embed.Etcd, error) {
 	anyPort := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	cfg := embed.NewConfig()
 	cfg.Dir = dir
@@ -22,7 +23,7 @@ func startEtcd(ctx context.Context, dir string) (*embed.Etcd, error) {
 
 	server, err := embed.StartEtcd(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("start etcd: %w", err)
+		return nil, fmt.Errorf("localetcd: start etcd: %w", err)
 	}
 	select {
 	case <-server.Server.ReadyNotify():
@@ -32,5 +33,5 @@ func startEtcd(ctx context.Context, dir string) (*embed.Etcd, error) {
 		err = context.Cause(ctx)
 	}
 	server.Close()
-	return nil, fmt.Errorf("start etcd: %w", err)
+	return nil, fmt.Errorf("localetcd: start etcd: %w", err)
 }
