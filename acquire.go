@@ -139,6 +139,9 @@ func (a *acquiring) fail(phase Phase, err error) error {
 		// What a request under way says then is gRPC's word for it.
 		err = join(errClientClosed, err)
 	}
+	if a.l.isClosed() && !errors.Is(err, ErrClosed) {
+		err = join(ErrClosed, err) // likewise: Close ends what is under way
+	}
 	return &AcquireError{Name: a.name, Phase: phase, Err: err}
 }
 
@@ -374,7 +377,7 @@ func (a *acquiring) round(e *entry, taken *[]*entry) (*Lock, error) {
 		return nil, nil
 	case ans.err != nil:
 		e.undo(ans)
-		return nil, &stopped{PhaseQueue, deniedAt("the queue", e.queue, ans.err)}
+		return nil, &stopped{PhaseQueue, deniedAt("putting and reading", ans.err, e.queue)}
 	case !ans.put:
 		if ans.head != nil && ans.head.Lease == 0 {
 			e.free()
@@ -383,6 +386,15 @@ func (a *acquiring) round(e *entry, taken *[]*entry) (*Lock, error) {
 		if a.alone() {
 			e.free()
 			return nil, a.held(e, ans.head)
+		}
+		orphan, err := e.lease.removeOrphan(a.ctx, e.key, func() bool { return true })
+		if err != nil {
+			e.free()
+			return nil, &stopped{PhaseQueue, err}
+		}
+		if orphan {
+			e.free() // and the next round finds it free
+			return nil, nil
 		}
 		*taken = append(*taken, e)
 		return nil, nil
@@ -414,16 +426,10 @@ func foreignKey(key string) error {
 
 // over is the error of a call whose wait for an answer was ended from outside.
 func (a *acquiring) over(phase Phase) error {
-	err := errNoAnswer
 	if phase == PhaseWait {
-		err = nil
+		return a.fail(phase, nil)
 	}
-	select {
-	case <-a.l.closing:
-		err = join(ErrClosed, err)
-	default:
-	}
-	return a.fail(phase, err)
+	return a.fail(phase, errNoAnswer)
 }
 
 // wait waits until the entry heads the queue.
@@ -485,7 +491,7 @@ func (a *acquiring) wait(e *entry) (*Lock, error) {
 		return nil, a.fail(PhaseWait, foreignKey(f.key))
 	default:
 		e.discard()
-		return nil, a.fail(PhaseWait, deniedAt("watching", e.queue, f.err))
+		return nil, a.fail(PhaseWait, deniedAt("watching", f.err, e.queue))
 	}
 }
 

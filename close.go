@@ -50,10 +50,12 @@ func (l *Locker) Shutdown(ctx context.Context) error {
 // the error says. Calling it again returns the same result; it may be called
 // from several goroutines.
 func (l *Locker) Close() error {
-	l.closeOnce.Do(func() {
+	// Not a sync.Once, whose later callers wait for a mutex: under
+	// testing/synctest that would stop the clock that the first one waits for.
+	if l.closeBegun.CompareAndSwap(false, true) {
 		l.closeResult = l.close()
 		close(l.closeDone)
-	})
+	}
 	<-l.closeDone
 	return l.closeResult
 }
@@ -148,13 +150,13 @@ func (l *Locker) endLeases(ctx context.Context) error {
 
 	var failed error
 	for _, le := range own {
-		err := le.revoke(ctx)
+		err := errClientClosed
+		if !l.clientClosed() {
+			err = le.revoke(ctx)
+		}
 		if err == nil {
 			l.forget(le)
 			continue
-		}
-		if l.clientClosed() {
-			err = errClientClosed
 		}
 		failed = errors.Join(failed, fmt.Errorf("%w: closing: lease %x is not known to be revoked; its keys go when it expires, %v after etcd is well again at the latest: %w",
 			ErrUnconfirmed, int64(le.id), le.ttl(), err))

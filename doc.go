@@ -54,9 +54,10 @@
 //     --bump-revision; see [ErrTokenRegression].
 //   - That the context ends before the next grant if somebody else deletes the
 //     lock's key, revokes the lease or closes an adopted session (it ends soon
-//     after), if a hypervisor stops every clock of the machine, or on etcd servers
-//     older than 3.4.31 and 3.5.13, where a leader that was deposed could revoke
-//     live leases.
+//     after), if a hypervisor stops every clock of the machine, or if a deposed
+//     leader of etcd revokes a live lease: servers older than 3.4.31 and 3.5.13 do
+//     that, and even 3.7.3 can in the moment in which the process of a leader is
+//     continued that had been stopped until another was elected.
 //
 // In all of these but the second the fence still holds.
 //

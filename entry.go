@@ -148,7 +148,7 @@ func (e *entry) clean() {
 	le := e.lease
 	l := le.l
 	pause := backoff{first: 50 * time.Millisecond, max: min(le.asked/3, 5*time.Second)}
-	for {
+	for !l.clientClosed() { // that ends with its lease
 		ctx, cancel := context.WithTimeout(l.ctx, attemptBound)
 		found, err := e.delete(ctx)
 		cancel()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -25,12 +27,49 @@ func denied(err error) bool {
 		status.Code(err) == codes.PermissionDenied
 }
 
-// deniedAt names the keys that an answer of "permission denied" leaves out.
-func deniedAt(what, keys string, err error) error {
-	if !denied(err) {
+// deniedAt says which keys an answer of "you may not" leaves out, and what to do
+// about it. The keys are given by their prefixes.
+func deniedAt(what string, err error, prefixes ...string) error {
+	switch {
+	case !denied(err):
 		return err
+	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrUserNotFound), errors.Is(err, rpctypes.ErrUserEmpty):
+		return fmt.Errorf("etcd does not accept the user and password of the client, for %s keys under %s; "+
+			"give the etcd client those of a user that may: %w", what, list(prefixes), err)
 	}
-	return fmt.Errorf("etcd denies %s of keys under %q; the role needs readwrite on that prefix: %w", what, keys, err)
+	return fmt.Errorf("etcd denies %s keys under %s; the user's role needs readwrite on that: %w", what, list(prefixes), err)
+}
+
+// list quotes a few of the prefixes and says how many more there are: a lease can
+// have thousands of keys, and an error is for people.
+func list(prefixes []string) string {
+	const few = 8
+	var b strings.Builder
+	for i, p := range prefixes {
+		if i == few {
+			fmt.Fprintf(&b, " and %d more", len(prefixes)-few)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(strconv.Quote(p))
+	}
+	return b.String()
+}
+
+// watchRefusal finds etcd's answer in the error of a watch that was refused. etcd
+// gives the reason as the text of a gRPC status with the answer in it, and its
+// client looks that up as if it were the answer's own (etcd 3.7.3, client/v3
+// watch.go, addSubstream), so that it is no known error any more.
+func watchRefusal(err error) error {
+	if _, text, ok := strings.Cut(err.Error(), " desc = "); ok {
+		var known rpctypes.EtcdError
+		if errors.As(rpctypes.Error(errors.New(text)), &known) {
+			return known
+		}
+	}
+	return err
 }
 
 // refused reports whether err is etcd's own answer that a write was not and

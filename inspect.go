@@ -40,7 +40,7 @@ func (l *Locker) Inspect(ctx context.Context, name string) (Queue, error) {
 	resp, err := l.client.Get(ctx, queue, clientv3.WithPrefix(),
 		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 	if err != nil {
-		return Queue{}, fmt.Errorf("fencelock: inspecting lock %q: %w", name, deniedAt("reading", queue, err))
+		return Queue{}, fmt.Errorf("fencelock: inspecting lock %q: %w", name, deniedAt("reading", err, queue))
 	}
 	remaining := l.remaining(ctx, resp)
 	q := Queue{Name: name}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -61,6 +63,7 @@ type lease struct {
 	entries  map[*entry]struct{} // whatever may have a key in etcd
 	keeping  bool                // the keeper runs
 	watching bool                // the watchdog's timer runs
+	swept    clock.Instant       // when it was last looked over for orphans, or granted
 	lost     *LostError          // why it was lost, without a lock's name and token
 }
 
@@ -78,7 +81,7 @@ func (c *confirmation) age() time.Duration { return clock.Since(c.sent) }
 
 func newLease(l *Locker, id clientv3.LeaseID, sent clock.Instant, asked, granted time.Duration, adopted bool) *lease {
 	le := &lease{
-		l: l, id: id, asked: asked, adopted: adopted,
+		l: l, id: id, asked: asked, adopted: adopted, swept: sent,
 		dead:    make(chan struct{}),
 		kick:    make(chan struct{}, 1),
 		slots:   map[string]*slots{},
@@ -138,6 +141,7 @@ func (le *lease) extend(sent clock.Instant, granted time.Duration) (left time.Du
 	if sent.Sub(le.confirmed.Load().sent) > 0 {
 		le.confirmed.Store(&confirmation{sent: sent, ttl: min(le.asked, granted)})
 	}
+	le.sweepIfDue()
 	return left, true
 }
 
@@ -318,11 +322,27 @@ func (le *lease) judgeFailure(err error) bool {
 	case leaseGone(err):
 		le.l.loseLease(le, LostRevoked, err)
 	case denied(err):
-		le.l.loseLease(le, LostDenied, deniedAt(fmt.Sprintf("renewing lease %x", int64(le.id)), le.l.cfg.prefix, err))
+		le.l.loseLease(le, LostDenied, deniedAt("renewing", err, le.prefixes()...))
 	default:
 		return false
 	}
 	return true
+}
+
+// prefixes returns what the keys on the lease start with, for an error's text. etcd
+// renews a lease only for who may write all of them, and does not say which it
+// was.
+func (le *lease) prefixes() []string {
+	le.l.mu.Lock()
+	defer le.l.mu.Unlock()
+	queues := map[string]struct{}{}
+	for e := range le.entries {
+		queues[e.queue] = struct{}{}
+	}
+	if len(queues) == 0 {
+		return []string{le.l.cfg.prefix}
+	}
+	return slices.Sorted(maps.Keys(queues))
 }
 
 func (le *lease) holders() int {
@@ -483,7 +503,7 @@ func (l *Locker) endIfDone(le *lease) {
 	l.startEnding(le)
 	l.spawnLocked(func() {
 		pause := backoff{first: 100 * time.Millisecond, max: 5 * time.Second}
-		for {
+		for !l.clientClosed() {
 			err := le.revoke(l.ctx)
 			if err == nil || le.confirmed.Load().age() > 2*le.asked+attemptBound {
 				break // by now it has expired by itself
@@ -517,8 +537,7 @@ func (l *Locker) forget(le *lease) {
 
 // revoke revokes the lease once, bounded. If that is denied, the keys that are
 // still known are deleted one by one: another name's permission can be the one
-// that was withdrawn. nil means that the lease is gone, or that no more can be
-// done about it than let it expire.
+// that was withdrawn. nil means that the lease is gone.
 func (le *lease) revoke(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptBound)
 	defer cancel()
@@ -535,13 +554,10 @@ func (le *lease) revoke(ctx context.Context) error {
 		entries = append(entries, e)
 	}
 	le.l.mu.Unlock()
-	var failed error
 	for _, e := range entries {
-		if _, err := e.delete(ctx); err != nil && !denied(err) {
-			failed = errors.Join(failed, err)
-		}
+		_, _ = e.delete(ctx) // what is left goes when the lease expires
 	}
-	return failed
+	return deniedAt("revoking a lease that has", err, le.prefixes()...)
 }
 
 // slots are the numbers that keys in one queue have on one lease.

@@ -33,7 +33,7 @@ type Locker struct {
 	wg          sync.WaitGroup // everything in the background
 	watchStream atomic.Int64   // which stream new watches go on; see view.run
 	closing     chan struct{}  // closed when no new work is taken any more
-	closeOnce   sync.Once
+	closeBegun  atomic.Bool
 	closeResult error
 	closeDone   chan struct{}
 
@@ -237,11 +237,10 @@ func (k *Lock) announceLoss() {
 	l := k.l
 	l.cfg.log.Warn("fencelock: lock lost while it was held", "lock", k.entry.name, "token", k.token,
 		"reason", string(loss.Reason), "lastConfirmed", loss.LastConfirmed, "error", loss.Err)
-	l.mu.Lock()
-	running := !k.returned
-	l.mu.Unlock()
+	// It was running when the loss was marked, even if it has heard of the loss
+	// and returned since.
 	call(l.cfg.log, l.cfg.hooks.Lost, LostInfo{
-		Context: k.caller, Err: loss, Held: clock.Since(k.granted), Running: running,
+		Context: k.caller, Err: loss, Held: clock.Since(k.granted), Running: true,
 	})
 }
 
@@ -462,7 +461,7 @@ func (e *entry) release(ctx context.Context) (found, clear bool, err error) {
 		case err == nil:
 			return false, true, errors.New("the key was gone after an attempt without an answer")
 		case refused(err):
-			return false, false, deniedAt("the release", e.queue, err)
+			return false, false, deniedAt("releasing", err, e.queue)
 		}
 		unanswered = true
 		if e.lease.l.clientClosed() {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 
@@ -238,7 +239,9 @@ func (v *view) run(ctx context.Context) {
 		v.mu.Lock()
 		v.live, v.lastErr = false, err
 		var told []telling
-		if denied(err) {
+		// A stream that was opened before authentication was switched on has no
+		// user. That says nothing of the client; the next one has, if that has.
+		if denied(err) && !errors.Is(err, rpctypes.ErrUserEmpty) {
 			for s := range v.subs {
 				if s.waiter {
 					told = append(told, telling{s, finding{verdict: verdictFailed, err: err}})
@@ -252,10 +255,12 @@ func (v *view) run(ctx context.Context) {
 		deliver(told)
 
 		// All watches of a client with the same metadata share one stream, and
-		// with it one connection. A watch that is deaf or does not come up would
-		// come back on the same dead connection, so the next one asks for a
-		// stream of its own, for which the balancer picks another endpoint.
-		if errors.Is(err, errDeaf) || errors.Is(err, errNoAnswer) {
+		// with it one connection and the auth token it was opened with. A watch
+		// that is deaf or does not come up would come back on the same dead
+		// connection, or be refused again for the same expired token, so the next
+		// one asks for a stream of its own, for which the balancer picks another
+		// endpoint and the client gets another token.
+		if !wasLive || errors.Is(err, errDeaf) || errors.Is(err, errNoAnswer) {
 			v.l.watchStream.Add(1)
 		}
 		// A round that took its time, waiting or being of use, is followed by the
@@ -302,7 +307,7 @@ func (v *view) round(ctx context.Context, patience time.Duration) (wasLive bool,
 	case r, ok := <-wch:
 		switch {
 		case ok && r.Err() != nil:
-			return false, r.Err()
+			return false, watchRefusal(r.Err())
 		case !ok || !r.Created:
 			return false, errNoAnswer
 		}
@@ -335,7 +340,7 @@ func (v *view) round(ctx context.Context, patience time.Duration) (wasLive bool,
 				return true, errNoAnswer
 			}
 			if err := r.Err(); err != nil {
-				return true, err
+				return true, watchRefusal(err)
 			}
 			v.apply(r.Events, rev)
 			deaf.Reset(v.deafAfter())

@@ -56,6 +56,7 @@ func StartCluster(t testing.TB, cfg ClusterConfig) *Cluster {
 			ClientAddr:   c.reserve(),
 			PeerAddr:     c.reserve(),
 			ClusterToken: t.Name(),
+			Binary:       binary,
 			Settings:     cfg,
 		}}
 		c.Members = append(c.Members, m)

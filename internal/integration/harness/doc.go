@@ -16,7 +16,8 @@
 //	}
 //
 // Every child dies with its test, and with the test binary at the latest,
-// however that ends.
+// however that ends. A program that is no test gets the same from [RunRole] and
+// [Program].
 //
 // # Failing
 //

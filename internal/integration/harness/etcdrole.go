@@ -31,6 +31,7 @@ type memberConfig struct {
 	PeerAddr       string
 	InitialCluster string
 	ClusterToken   string
+	Binary         string // see [UseBinary]
 	Settings       ClusterConfig
 }
 
@@ -78,6 +79,10 @@ func serveEtcd(c *Child) error {
 	}
 	if err := json.Unmarshal([]byte(c.Args()[0]), &m); err != nil {
 		return err
+	}
+	if m.Binary != "" {
+		c.Emit(servingEvent, "0") // the last word of this process that is not etcd's
+		return m.become()
 	}
 	e, err := embed.StartEtcd(m.embed())
 	if err != nil {

@@ -69,6 +69,9 @@ func (c Command) start() (*Process, error) {
 	p.cmd.Env = append(append(os.Environ(), c.Env...), roleVariable+"="+c.Role)
 	p.cmd.Stdout, p.cmd.Stderr = p.events, p.stderr
 	p.cmd.SysProcAttr = dieWithParent()
+	// Ctrl-C on a terminal is for the parent, who decides what becomes of its
+	// children; a cluster that ended at the same moment would spoil its answer.
+	p.cmd.SysProcAttr.Setpgid = true
 	// Should a child leave a process behind that keeps its output open.
 	p.cmd.WaitDelay = time.Second
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {

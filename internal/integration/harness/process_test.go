@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os/exec"
+	"syscall"
 	"testing"
 	"time"
 
@@ -104,4 +105,14 @@ func TestProcessExpectFailsTheTest(t *testing.T) {
 	})
 	require.Len(t, failures, 1)
 	require.Contains(t, failures[0], `no event "never"`)
+}
+
+// A Ctrl-C on the terminal goes to a process group; the children are not in
+// their parent's.
+func TestProcessHasAGroupOfItsOwn(t *testing.T) {
+	NoLeaks(t)
+	p := Start(t, "echo")
+	group, err := syscall.Getpgid(p.PID())
+	require.NoError(t, err)
+	require.Equal(t, p.PID(), group)
 }

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// roleVariable tells the test binary to run a role instead of its tests.
+// roleVariable tells the binary to run a role instead of its tests, or of what
+// else it does.
 const roleVariable = "FENCELOCK_TEST_ROLE"
 
 // farewell is how long a role may take to return once it was told to end.
@@ -28,20 +29,29 @@ type Roles map[string]func(*Child) error
 
 // Main runs the tests, or, in a child process, the role it was started for;
 // TestMain calls it and does nothing else. It does not return.
+func Main(m *testing.M, roles Roles) {
+	RunRole(roles)
+	os.Exit(m.Run())
+}
+
+// RunRole runs the role this process was started for, and does not return. In a
+// process that is nobody's child it returns at once. It is the first thing that
+// the main function of a program calls which is not a test and starts itself
+// again; [Main] is it for a test binary.
 //
 // A role that returns nil ends its process with status 0; an error is written
 // to the standard error and is status 1.
-func Main(m *testing.M, roles Roles) {
+func RunRole(roles Roles) {
 	name := os.Getenv(roleVariable)
 	if name == "" {
-		os.Exit(m.Run())
+		return
 	}
 	role := roles[name]
 	if name == etcdRole {
 		role = serveEtcd
 	}
 	if role == nil {
-		fmt.Fprintf(os.Stderr, "harness: this test binary has no role %q; give it to harness.Main\n", name)
+		fmt.Fprintf(os.Stderr, "harness: this binary has no role %q; give it to harness.Main or harness.RunRole\n", name)
 		os.Exit(2)
 	}
 	if err := role(newChild()); err != nil {

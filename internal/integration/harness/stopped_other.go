@@ -11,7 +11,7 @@ import (
 
 // dieWithParent has nothing to set here: a child ends when its input does, so
 // only one that is stopped at that moment outlives its parent.
-func dieWithParent() *syscall.SysProcAttr { return nil }
+func dieWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }
 
 // stopped reports whether a process is stopped.
 func stopped(pid int) (bool, error) {

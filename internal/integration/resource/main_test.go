@@ -1,0 +1,9 @@
+package resource
+
+import (
+	"testing"
+
+	"github.com/fencelock/fencelock/internal/integration/harness"
+)
+
+func TestMain(m *testing.M) { harness.Main(m, harness.Roles{RoleName: Role}) }
