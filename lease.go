@@ -382,15 +382,28 @@ func (le *lease) startCheck() {
 	l.spawnLocked(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, every)
 		defer cancel()
+		// An unanswered check proves nothing, but the next can reach another
+		// endpoint, and a holder whose watch is deaf has only this. So it is
+		// repeated up to the next renewal, which brings one of its own.
+		patience := firstPatience
+		pause := backoff{first: 50 * time.Millisecond, max: 500 * time.Millisecond}
 		for len(held) > 0 {
 			n := min(len(held), maxTxnOps)
-			if err := le.check(ctx, held[:n]); err != nil {
-				if denied(err) {
-					le.judgeFailure(err)
-				}
-				return // an unanswered check proves nothing
+			actx, cancel := context.WithTimeout(ctx, patience)
+			err := le.check(actx, held[:n])
+			cancel()
+			switch {
+			case err == nil:
+				held = held[n:]
+				continue
+			case denied(err):
+				le.judgeFailure(err)
+				return
 			}
-			held = held[n:]
+			patience *= 2
+			if pause.wait(ctx) != nil {
+				return
+			}
 		}
 	})
 }

@@ -100,3 +100,15 @@ func (p *party) requireLostRelease(t testing.TB, h *hold) {
 		return r.Err.Token.Equal(h.Token())
 	}), "no hook of the return after the loss")
 }
+
+// requireHeldThroughout checks that a hold was never lost: its context lives,
+// no loss was reported, and the confirmed release proves that etcd's record named
+// it from grant to release.
+func requireHeldThroughout(t testing.TB, p *party, h *hold) {
+	t.Helper()
+	require.NoError(t, h.Err())
+	require.NoError(t, h.Context().Err())
+	require.Empty(t, reported[fencelock.LostInfo](p.told))
+	require.NoError(t, h.Release(atMost(t, eventually)))
+	require.ErrorIs(t, h.Err(), fencelock.ErrReleased)
+}

@@ -138,15 +138,3 @@ func everyThirdAnswerLost(t *testing.T, cluster *harness.Cluster) {
 	requireHeldThroughout(t, holder, h)
 	require.NoError(t, holder.Close())
 }
-
-// requireHeldThroughout checks that a hold was never lost: its context lives,
-// no loss was reported, and the confirmed release proves that etcd's record named
-// it from grant to release.
-func requireHeldThroughout(t testing.TB, p *party, h *hold) {
-	t.Helper()
-	require.NoError(t, h.Err())
-	require.NoError(t, h.Context().Err())
-	require.Empty(t, reported[fencelock.LostInfo](p.told))
-	require.NoError(t, h.Release(atMost(t, eventually)))
-	require.ErrorIs(t, h.Err(), fencelock.ErrReleased)
-}

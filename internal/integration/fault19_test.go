@@ -233,7 +233,7 @@ func TestFault19WithdrawnWhileWaiting(t *testing.T) {
 		g := g.part(t)
 		g.addWorker("waiter")
 		p := newPartyWith(t, g.configOf("waiter"), 2*time.Second, time.Second)
-		waiting := g.queueAndWatch(p, "job")
+		waiting := p.queueUpToReading(t, g.clean, "job", 1)
 		err := g.requireDenied(p.told, rpctypes.ErrPermissionDenied, func() error {
 			g.forbid("waiter", keyPrefix)
 			return (<-waiting).err
@@ -253,7 +253,7 @@ func TestFault19WithdrawnWhileWaiting(t *testing.T) {
 		cfg := g.configOf("deaf waiter")
 		cfg.Endpoints = []string{proxy.Addr()}
 		p := newPartyWith(t, cfg, calmTTL, time.Second)
-		waiting := g.queueAndWatch(p, "job")
+		waiting := p.queueUpToReading(t, g.clean, "job", 1)
 		err := g.requireDenied(p.told, rpctypes.ErrPermissionDenied, func() error {
 			g.forbid("deaf waiter", keyPrefix)
 			g.allow("deaf waiter", keyPrefix, clientv3.PermWrite)
@@ -266,17 +266,6 @@ func TestFault19WithdrawnWhileWaiting(t *testing.T) {
 		require.NoError(t, p.Close())
 	})
 	g.release(busy)
-}
-
-// queueAndWatch has p wait behind the one that holds, up to where it has read the
-// queue and only a watch can tell it more.
-func (g guarded) queueAndWatch(p *party, name string) <-chan grant {
-	g.t.Helper()
-	kv := harness.NewLossyKV(g.t, p.client.KV)
-	p.client.KV = kv
-	waiting := p.queue(g.t, g.clean, name, 1)
-	g.until("the waiter has read the queue", func() bool { return kv.Answered(harness.OpGet) > 0 })
-	return waiting
 }
 
 // The permission goes and the lock is given back before anybody has noticed. A

@@ -165,7 +165,7 @@ func TestFault21LiveClientsInTheSnapshot(t *testing.T) {
 		b := newRestorable(t)
 		holder, waiter := newParty(t, ttl, b.addr), newParty(t, ttl, b.addr)
 		h := holder.acquire(t, "job")
-		granted := waiter.queue(t, b.clean, "job", 1)
+		granted := waiter.queueUpToReading(t, b.clean, "job", 1)
 		saved := saveSnapshot(t, b.member)
 		// What the watch hears of now is the future soon.
 		passing := newParty(t, ttl, b.addr)
@@ -208,10 +208,10 @@ func TestFault21LiveClientsNotInTheSnapshot(t *testing.T) {
 		r := resource.Start(t, "").Client(t)
 		saved := saveSnapshot(t, b.member)
 		b.advance(20)
-		holder, waiter, newcomer := newParty(t, ttl, b.addr), newParty(t, ttl, b.addr), newParty(t, ttl, b.addr)
+		holder, waiter, newcomer := newParty(t, ttl, b.addr), newParty(t, ttl, b.addr), newParty(t, calmTTL, b.addr)
 		h := holder.acquire(t, name)
 		require.NoError(t, write(r, name, "holder's", new(fencelock.Token))(t.Context(), h.Token()))
-		granted := waiter.queue(t, b.clean, name, 1)
+		granted := waiter.queueUpToReading(t, b.clean, name, 1)
 
 		restoreSnapshot(t, b.member, saved, bump)
 		restored := time.Now()

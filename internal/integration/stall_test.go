@@ -30,9 +30,9 @@ type stall struct{ from, to time.Time }
 
 const (
 	beatEvery = 10 * time.Millisecond
-	// leastStall is far above what a goroutine waits for its turn on a machine
-	// that is merely busy.
-	leastStall = 50 * time.Millisecond
+	// leastStall is twice the time it meant to sleep: a machine that has far too
+	// much to do takes the processor away in many short slices, and they add up.
+	leastStall = 2 * beatEvery
 )
 
 func watchMachine() *stallWatch {
