@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -25,18 +24,12 @@ func TestFault08KeyDeleted(t *testing.T) {
 		l := b.locker(w.Client, append(reportTo(j), fencelock.WithTTL(longTTL))...)
 		return l, b.acquire(l, "job"), j, w
 	}
-	remove := func(b corner) time.Time {
+	remove := func(b corner) {
+		b.t.Helper()
 		key, _, _ := b.record("job")
-		at := time.Now()
 		resp, err := b.clean.Delete(b.t.Context(), key)
 		require.NoError(b.t, err)
 		require.EqualValues(b.t, 1, resp.Deleted)
-		return at
-	}
-	told := func(b corner, k *fencelock.Lock, j *journal, since time.Time) {
-		b.t.Helper()
-		loss := b.told(k, j, fencelock.LostDeleted)
-		require.Less(b.t, loss.LostAt.Sub(since), tellWithin)
 	}
 
 	t.Run("while it is watched", func(t *testing.T) {
@@ -46,7 +39,9 @@ func TestFault08KeyDeleted(t *testing.T) {
 		waiting := b.acquireLater(b.locker(b.client()), "job")
 		b.awaitQueue("job", 2)
 		b.awaitReads(w, 2)
-		told(b, k, j, remove(b))
+		told := b.toldInTime(k, j, fencelock.LostDeleted)
+		remove(b)
+		told()
 		next := b.granted(waiting)
 		require.Positive(t, next.Token().Compare(k.Token()))
 		b.returned(k)
@@ -65,9 +60,10 @@ func TestFault08KeyDeleted(t *testing.T) {
 	t.Run("between the grant and the first watch", func(t *testing.T) {
 		b := b.corner(t)
 		_, k, j, w := held(b)
-		at := remove(b)
+		told := b.toldInTime(k, j, fencelock.LostDeleted)
+		remove(b)
 		require.Zero(t, w.watches.Load(), "it is watched already")
-		told(b, k, j, at)
+		told()
 		b.returned(k)
 	})
 
@@ -77,9 +73,10 @@ func TestFault08KeyDeleted(t *testing.T) {
 		read := harness.NewHeld()
 		w.kv.SetHook(harness.Nth(harness.OpGet, 1, harness.Hold(read)))
 		harness.Receive(t, read.Arrived(), soon, "read of the key")
-		at := remove(b)
+		told := b.toldInTime(k, j, fencelock.LostDeleted)
+		remove(b)
 		read.Release()
-		told(b, k, j, at)
+		told()
 		b.returned(k)
 	})
 
@@ -89,9 +86,10 @@ func TestFault08KeyDeleted(t *testing.T) {
 		read := harness.NewHeld()
 		w.kv.SetHook(harness.Nth(harness.OpGet, 1, harness.HoldReply(read)))
 		require.NoError(t, harness.Receive(t, read.Answered(), soon, "answer to the read of the key"))
-		at := remove(b)
+		told := b.toldInTime(k, j, fencelock.LostDeleted)
+		remove(b)
 		read.Release()
-		told(b, k, j, at)
+		told()
 		b.returned(k)
 	})
 
@@ -106,7 +104,9 @@ func TestFault08KeyDeleted(t *testing.T) {
 		// make a request, and later.
 		later := b.acquire(l, "later")
 		b.awaitReads(w, 2)
-		told(b, k, j, remove(b))
+		told := b.toldInTime(k, j, fencelock.LostDeleted)
+		remove(b)
+		told()
 		next := b.granted(waiting)
 		require.Positive(t, next.Token().Compare(k.Token()))
 		b.returned(k)
@@ -122,10 +122,11 @@ func TestFault08KeyDeleted(t *testing.T) {
 		key, lease, _ := b.record("job")
 		was, err := b.clean.Get(t.Context(), key)
 		require.NoError(t, err)
-		at := remove(b)
+		told := b.toldInTime(k, j, fencelock.LostDeleted)
+		remove(b)
 		_, err = b.clean.Put(t.Context(), key, string(was.Kvs[0].Value), clientv3.WithLease(lease))
 		require.NoError(t, err)
-		told(b, k, j, at)
+		told()
 		b.returned(k)
 		_, _, created := b.record("job")
 		require.Greater(t, created, k.Token().Revision(), "not ours, not to be deleted")

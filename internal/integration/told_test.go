@@ -68,6 +68,32 @@ func (b corner) told(k *fencelock.Lock, j *journal, reasons ...fencelock.Reason)
 	return loss
 }
 
+// tellWithin is how long a holder may not know that somebody took its lock away.
+const tellWithin = time.Second
+
+// toldInTime is told for a lock that somebody is about to take away, and begins
+// to count now. Half of the time goes by before a lock is watched at all, so
+// the other half is all that a busy machine has; what it adds is measured, by
+// doing what the library does.
+func (b corner) toldInTime(k *fencelock.Lock, j *journal, reasons ...fencelock.Reason) func() {
+	b.t.Helper()
+	const unwatched = tellWithin / 2
+	began := time.Now()
+	late := inBackground(b.t, func() time.Duration {
+		<-time.After(unwatched)
+		for range 2 { // a watch and a read
+			_, _ = b.clean.Get(b.t.Context(), keyPrefix)
+		}
+		return time.Since(began) - unwatched
+	})
+	return func() {
+		b.t.Helper()
+		loss := b.told(k, j, reasons...)
+		bound := tellWithin + harness.Receive(b.t, late, soon, "measure of the machine")
+		require.Less(b.t, loss.LostAt.Sub(began), bound)
+	}
+}
+
 func lossReports(j *journal, k *fencelock.Lock) (found []fencelock.LostInfo) {
 	for _, i := range reported[fencelock.LostInfo](j) {
 		if i.Err.Token.Equal(k.Token()) {
