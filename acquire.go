@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock/internal/clock"
 )
@@ -312,7 +313,9 @@ func (a *acquiring) join(e *entry) (ans answer, ok bool) {
 	)
 	var state atomic.Int32
 	done := make(chan answer, 1)
+	over := make(chan struct{})
 	if !l.spawn(func() {
+		defer close(over)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), min(e.lease.asked, acquireBound))
 		defer cancel()
 		defer context.AfterFunc(l.ctx, cancel)()
@@ -349,9 +352,40 @@ func (a *acquiring) join(e *entry) (ans answer, ok bool) {
 	case <-l.clientDone:
 	}
 	if state.CompareAndSwap(awaited, abandoned) {
+		l.spawn(func() { e.undoUnanswered(over) })
 		return answer{}, false
 	}
 	return <-done, true
+}
+
+// unansweredAfter is how soon a request that nobody waits for any more should be
+// answered.
+const unansweredAfter = 250 * time.Millisecond
+
+// undoUnanswered deletes the key of an abandoned request whose answer does not
+// come. It can be lost while etcd is well, and others would be kept out for as
+// long as it is awaited. Finding the key settles it; not finding it proves nothing,
+// and undo follows when the request is over.
+func (e *entry) undoUnanswered(over <-chan struct{}) {
+	l := e.lease.l
+	t := time.NewTimer(unansweredAfter)
+	defer t.Stop()
+	select {
+	case <-over:
+		return
+	case <-l.ctx.Done():
+		return
+	case <-t.C:
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, attemptBound)
+	defer cancel()
+	// Not by ours: the request may be answered, and the creation revision
+	// written, right now.
+	own := clientv3.Compare(clientv3.Value(e.key), "=", e.value)
+	resp, err := l.client.Txn(ctx).If(own).Then(clientv3.OpDelete(e.key)).Commit()
+	if err == nil && resp.Succeeded {
+		e.free()
+	}
 }
 
 // undo takes back what a Txn that joins a queue may have done.

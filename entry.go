@@ -6,6 +6,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencelock/fencelock/internal/clock"
 )
 
 // entry is one acquisition's place in a lock's queue: a key that may be in
@@ -148,6 +150,7 @@ func (e *entry) clean() {
 	le := e.lease
 	l := le.l
 	pause := backoff{first: 50 * time.Millisecond, max: min(le.asked/3, 5*time.Second)}
+	began := clock.Now()
 	for !l.clientClosed() { // that ends with its lease
 		ctx, cancel := context.WithTimeout(l.ctx, attemptBound)
 		found, err := e.delete(ctx)
@@ -156,9 +159,10 @@ func (e *entry) clean() {
 		case err == nil && (found || e.rev != 0):
 			e.free()
 			return
-		case err == nil, refused(err):
+		case err == nil, refused(err), e.rev == 0 && clock.Since(began) > le.asked:
 			// Refused for good, it would be kept alive by what it shares the
-			// lease with, just as one that cannot be found.
+			// lease with, just as one that cannot be found; and so would one of
+			// which nothing is heard while renewals are answered.
 			l.retire(le)
 		}
 		l.mu.Lock()

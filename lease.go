@@ -249,6 +249,9 @@ func (le *lease) keep() {
 			if underWay < maxRenewals && l.spawn(func() {
 				actx, cancel := context.WithTimeout(ctx, ttl/2)
 				defer cancel()
+				// The check of the held keys follows an answer, but must not wait for
+				// a renewal that went to a dead connection, where others are well.
+				defer l.after(time.Second, le.startCheck).Stop()
 				var a renewal
 				a.sent, a.granted, a.err = le.renewOnce(actx)
 				answers <- a
@@ -554,7 +557,17 @@ func (l *Locker) forget(le *lease) {
 func (le *lease) revoke(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptBound)
 	defer cancel()
-	_, err := le.l.client.Revoke(ctx, le.id)
+	le.l.reconnect()
+	// Several attempts in the time of one: the next can reach another endpoint.
+	// That the lease is gone is what a repeated revoke is told, too.
+	actx, cancelAttempt := context.WithTimeout(ctx, releaseAttempt)
+	_, err := le.l.client.Revoke(actx, le.id)
+	for err != nil && actx.Err() != nil && ctx.Err() == nil {
+		cancelAttempt()
+		actx, cancelAttempt = context.WithTimeout(ctx, releaseAttempt)
+		_, err = le.l.client.Revoke(actx, le.id)
+	}
+	cancelAttempt()
 	switch {
 	case err == nil, leaseGone(err):
 		return nil
