@@ -146,6 +146,7 @@ func reason(r fencelock.Reason) func(*testing.T, *errorCase, error) {
 // callback ran, and what is left. A naive library has one error that says
 // "failed", or an error that says "not acquired" of work that was done.
 func TestErrors(t *testing.T) {
+	harness.Parallel(t)
 	shared := newBench(t)
 	for _, test := range []struct {
 		name string

@@ -15,7 +15,7 @@ import (
 // that the session is over, tells the holder when etcd has given the lock away
 // already: the two clocks were started at different ends of the same request.
 func TestFault01LinkCut(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	cluster := harness.StartCluster(t, harness.ClusterConfig{})
 	clean := harness.NewClient(t, cluster.Endpoints()...)
 

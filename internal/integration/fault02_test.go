@@ -25,7 +25,7 @@ import (
 // where they are to come too late. Half a TTL is more than the way there and back,
 // since after that a renewal is given up.
 func TestFault02LateRenewalsThenCut(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	random := newRandom(t)
 	cluster := harness.StartCluster(t, harness.ClusterConfig{})
 	clean := harness.NewClient(t, cluster.Endpoints()...)

@@ -21,7 +21,7 @@ import (
 // another may have the lock; with 1 s a holder of a 60 s lease is told after 2 s
 // that it lost a lock that nobody can get for another 58 s.
 func TestFault03FirstRenewalLost(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	cluster := harness.StartCluster(t, harness.ClusterConfig{})
 	clean := harness.NewClient(t, cluster.Endpoints()...)
 

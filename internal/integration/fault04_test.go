@@ -21,6 +21,7 @@ import (
 // through that member just falls silent, so that who waits there, or wants to
 // stop waiting, hangs.
 func TestFault04MinoritySide(t *testing.T) {
+	harness.Parallel(t)
 	for name, pick := range map[string]func(*harness.Cluster) *harness.Member{
 		"old leader": func(c *harness.Cluster) *harness.Member { return c.Leader() },
 		"follower": func(c *harness.Cluster) *harness.Member {

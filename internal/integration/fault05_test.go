@@ -17,7 +17,7 @@ import (
 // ended, for a loss gives up a lock that etcd kept for it throughout: to a new
 // leader every lease is as if it had just been renewed.
 func TestFault05LeaderMovesAndDies(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	cluster := harness.StartCluster(t, harness.ClusterConfig{Members: 3})
 	clean := harness.NewClient(t, cluster.Endpoints()...)
 

@@ -16,7 +16,7 @@ import (
 // moment the quorum is back is the moment at which it can be gone, and nobody
 // tells it when that is.
 func TestFault06QuorumLost(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	cluster := harness.StartCluster(t, harness.ClusterConfig{Members: 3})
 	clean := harness.NewClient(t, cluster.Endpoints()...)
 
@@ -58,7 +58,7 @@ func TestFault06QuorumLost(t *testing.T) {
 // the TTL. Their leases survive in the data they wrote. A library that takes
 // unanswered renewals or a broken watch for a loss gives the lock up for nothing.
 func TestFault06AllRestarted(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	cluster := harness.StartCluster(t, harness.ClusterConfig{Members: 3})
 	clean := harness.NewClient(t, cluster.Endpoints()...)
 

@@ -15,6 +15,7 @@ import (
 // so a library that looks at nothing but its lease never hears of it: the old
 // holder and the next one both hold, for as long as they like.
 func TestFault08KeyDeleted(t *testing.T) {
+	harness.Parallel(t)
 	b := newBench(t)
 
 	// held returns a Locker that holds a lock, of which nothing is watched yet.

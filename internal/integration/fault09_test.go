@@ -55,7 +55,7 @@ func mortalRole(c *harness.Child) error {
 // asks only now and then, or that watches one key only which then turns out to be
 // that of a dead waiter, would come much later than it could.
 func TestFault09HolderKilled(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	cluster := harness.StartCluster(t, harness.ClusterConfig{})
 	clean := harness.NewClient(t, cluster.Endpoints()...)
 	addr := cluster.Members[0].Addr()

@@ -20,7 +20,7 @@ import (
 // all is well. The best library in the world cannot help one that was stopped
 // right after it asked: it is the resource that has to refuse.
 func TestFault10StoppedPastTheTTL(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	cluster := harness.StartCluster(t, harness.ClusterConfig{})
 	clean := harness.NewClient(t, cluster.Endpoints()...)
 

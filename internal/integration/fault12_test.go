@@ -33,7 +33,7 @@ const (
 // read and write. That is why a holder claims before it reads. Both are shown
 // here beside it.
 func TestFault12WriteDelayedPastReassignment(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	cluster := harness.StartCluster(t, harness.ClusterConfig{})
 	clean := harness.NewClient(t, cluster.Endpoints()...)
 

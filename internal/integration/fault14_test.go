@@ -16,6 +16,7 @@ import (
 // is somebody else's or this process' own once more, under the same key. A naive
 // library deletes the key by its name, and so the new lock.
 func TestFault14ReleaseComesLate(t *testing.T) {
+	harness.Parallel(t)
 	b := newBench(t)
 
 	unconfirmed := func(t *testing.T, err error, j *journal, k *fencelock.Lock) {

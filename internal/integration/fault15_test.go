@@ -20,7 +20,7 @@ import (
 // and with a context of its own, keeps a caller who gave it one second for as
 // long as the outage lasts.
 func TestFault15SilentEtcd(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	type silence struct {
 		begin, end func(*harness.Member, *harness.Proxy)
 	}

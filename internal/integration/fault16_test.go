@@ -14,6 +14,7 @@ import (
 // meanwhile. A naive library gives up with ErrCompacted, and its place in the
 // queue with it; or waits on for an event that will never be sent.
 func TestFault16CompactedWhileWaiting(t *testing.T) {
+	harness.Parallel(t)
 	b := newBench(t)
 
 	for name, duringOutage := range map[string]bool{

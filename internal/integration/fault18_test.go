@@ -15,6 +15,7 @@ import (
 // while it holds nothing, is not told by anybody. A naive library goes on using
 // the dead lease: every acquire fails from then on.
 func TestFault18LeaseDiedWhileIdle(t *testing.T) {
+	harness.Parallel(t)
 	b := newBench(t)
 	const ttl = 2 * time.Second
 	// workWithin is how long an acquire may take then.
@@ -104,7 +105,7 @@ func TestFault18LeaseDiedWhileIdle(t *testing.T) {
 // it is lost to an outage that is over. gRPC by itself waits longer after each
 // failure: its sixth attempt comes after a quarter of a minute.
 func TestFault18ConnectsAgainSoon(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	server := harness.StartCluster(t, harness.ClusterConfig{}).Members[0]
 	// What is started again is cleaned up first, so what needs the server has to
 	// end before the test does.

@@ -18,6 +18,7 @@ import (
 // open: a new watch on it is refused, again and again, for as long as another
 // watch keeps the stream open, and a naive library's waiter sleeps for ever.
 func TestFault19TokenExpires(t *testing.T) {
+	harness.Parallel(t)
 	g := newGuarded(t, 1)
 	g.addWorker("worker")
 	j := newJournal()
@@ -87,6 +88,7 @@ var withdrawals = map[string]withdrawal{
 // to its renewal for one of many errors, repeats it, and goes on; the lease runs
 // out at etcd meanwhile, and the lock is another's.
 func TestFault19WithdrawnWhileHolding(t *testing.T) {
+	harness.Parallel(t)
 	const ttl = 4 * time.Second // on a busy machine too, the answer comes before the deadline
 	g := newGuarded(t, 0)
 	g.addWorker("other")
@@ -151,6 +153,7 @@ func (p *party) acquiringCalls(name string) map[string]func() error {
 // Authentication is switched on while locks are held. A client that has a
 // password all along does not notice; one that has none may do nothing any more.
 func TestFault19SwitchedOnWhileHolding(t *testing.T) {
+	harness.Parallel(t)
 	const ttl = 4 * time.Second
 	g := newUnguarded(t, 0)
 	g.addWorker("known")
@@ -224,6 +227,7 @@ func TestFault19NeverAllowed(t *testing.T) {
 // lock that it can never have: nothing wakes it, and its key, which nobody renews,
 // is gone.
 func TestFault19WithdrawnWhileWaiting(t *testing.T) {
+	harness.Parallel(t)
 	g := newGuarded(t, 0)
 	g.addWorker("other")
 	busy := g.acquire(g.locker(g.as("other")), "job")
@@ -271,6 +275,7 @@ func TestFault19WithdrawnWhileWaiting(t *testing.T) {
 // The permission goes and the lock is given back before anybody has noticed. A
 // naive library reports a release that never took place.
 func TestFault19ReleaseDenied(t *testing.T) {
+	harness.Parallel(t)
 	const ttl = 2 * time.Second
 	g := newGuarded(t, 0)
 	g.addWorker("holder")

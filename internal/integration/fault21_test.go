@@ -69,7 +69,7 @@ func (r restorable) done(value string, register *resource.Client, name string, n
 // library hands them out, and a resource that compares numbers only takes a
 // number that it has seen as the same holder's.
 func TestFault21TokensGoBackwards(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	for kind, server := range fencedResources(t) {
 		t.Run(kind, func(t *testing.T) {
 			b := newRestorable(t)
@@ -126,7 +126,7 @@ func TestFault21TokensGoBackwards(t *testing.T) {
 // TestFault21Bumped restores the snapshot as it should be: the revisions go on
 // above all that were ever handed out.
 func TestFault21Bumped(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	for kind, server := range fencedResources(t) {
 		t.Run(kind, func(t *testing.T) {
 			b := newRestorable(t)
@@ -159,7 +159,7 @@ var restores = map[string]uint64{"without a bump": 0, "bumped": bump}
 // from a revision that is to come only, or is compacted. A naive library's
 // waiter sleeps up to then, or takes the error for the end of its wait.
 func TestFault21LiveClientsInTheSnapshot(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	atOnce(t, restores, func(t *testing.T, bump uint64) {
 		const ttl = 6 * time.Second
 		b := newRestorable(t)
@@ -260,7 +260,7 @@ func TestFault21LiveClientsNotInTheSnapshot(t *testing.T) {
 // it knows nothing any more: nobody is granted those locks again, it itself no
 // more than others.
 func TestFault21ReleasedLocksComeBack(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	atOnce(t, restores, func(t *testing.T, bump uint64) {
 		const ttl = 6 * time.Second
 		b := newRestorable(t)

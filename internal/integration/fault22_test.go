@@ -87,6 +87,7 @@ func TestFault22PanicAndGoexit(t *testing.T) {
 // A naive library releases when the caller's context ends, or stops renewing:
 // another gets the lock while the callback still works.
 func TestFault22IgnoresTheCallersContext(t *testing.T) {
+	harness.Parallel(t)
 	b := newBench(t)
 	j := newJournal()
 	l := b.locker(b.client(), append(reportTo(j), fencelock.WithTTL(2*time.Second))...)
@@ -130,6 +131,7 @@ func TestFault22IgnoresTheCallersContext(t *testing.T) {
 // hands the lock to the next one while the callback, which had the margin to
 // stop in, still works.
 func TestFault22IgnoresTheLoss(t *testing.T) {
+	harness.Parallel(t)
 	for name, test := range map[string]struct {
 		waitsForExpiry bool
 	}{

@@ -176,6 +176,7 @@ func TestFault23UseAfterClose(t *testing.T) {
 // A naive library waits for answers that a closed client will never give, asks
 // it again in a busy loop, or panics. Its holder goes on, and nobody tells it.
 func TestFault23ClientClosedFirst(t *testing.T) {
+	harness.Parallel(t)
 	const ttl = 2 * time.Second
 	b := newBench(t)
 	j := newJournal()
@@ -224,6 +225,7 @@ func TestFault23ClientClosedFirst(t *testing.T) {
 
 // The same with a lock held at the very moment of Close.
 func TestFault23ClientClosedFirstThenCloseWhileHolding(t *testing.T) {
+	harness.Parallel(t)
 	const ttl = 2 * time.Second
 	b := newBench(t)
 	client := b.client()
@@ -243,6 +245,7 @@ func TestFault23ClientClosedFirstThenCloseWhileHolding(t *testing.T) {
 
 // A naive Shutdown stops renewing while it waits, or forgets the waiters.
 func TestFault23ShutdownWaitsForHolders(t *testing.T) {
+	harness.Parallel(t)
 	b := newBench(t)
 	j := newJournal()
 	l := b.openLocker(b.client(), append(reportTo(j), fencelock.WithTTL(2*time.Second))...)

@@ -36,6 +36,7 @@ var namespaced = map[string]func(*clientv3.Client){
 // with those it asked for, or, if only the KV is in the namespace, has a waiter
 // that sleeps for ever.
 func TestFault26Namespaced(t *testing.T) {
+	harness.Parallel(t)
 	const ttl = 3 * time.Second
 	b := newBench(t)
 	for how, enter := range namespaced {

@@ -22,7 +22,7 @@ import (
 // hangs on it: its calls outlive their contexts, and its holder learns of the loss
 // from the lease that it can no longer ask about.
 func TestFault27MemberRemoved(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	type removal struct {
 		leader bool // it was the leader
 		hangs  bool // its process does not even exit, as etcd's does after a second
@@ -146,6 +146,7 @@ func TestFault27MemberRemoved(t *testing.T) {
 // authority get an answer in the handshake of each connection only, which a
 // naive library waits out of, for as long as it takes.
 func TestFault27TLS(t *testing.T) {
+	harness.Parallel(t)
 	const ttl = 2 * time.Second
 	harness.NoLeaks(t)
 	ours, others := newAuthority(t), newAuthority(t)

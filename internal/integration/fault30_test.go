@@ -18,7 +18,7 @@ import (
 // watch reports no error, ever, and the renewals go on: who trusts its watch
 // waits behind a holder that is long gone, and has all others wait behind it.
 func TestFault30DeafWatchOfWaiter(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	cluster, proxies := startProxied(t)
 	clean := harness.NewClient(t, cluster.Endpoints()...)
 	const ttl = 6 * time.Second
@@ -49,7 +49,7 @@ func TestFault30DeafWatchOfWaiter(t *testing.T) {
 // sees to it that the first look at its key, after the next renewal, is
 // swallowed too: it takes more than one to be sure.
 func TestFault30DeafWatchOfHolder(t *testing.T) {
-	harness.NoLeaks(t)
+	harness.Parallel(t)
 	cluster, proxies := startProxied(t)
 	clean := harness.NewClient(t, cluster.Endpoints()...)
 	const ttl = 15 * time.Second // the default

@@ -17,6 +17,7 @@ import (
 // key on it, so all three are lost. A naive library tells only the holder of the one, or
 // leaves the keys of the other two behind with the lease that it may not revoke.
 func TestFault33PermissionForOneNameWithdrawn(t *testing.T) {
+	harness.Parallel(t)
 	const ttl = 4 * time.Second
 	g := newGuarded(t, 0)
 	g.addWorker("other")

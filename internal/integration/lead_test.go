@@ -125,6 +125,7 @@ func TestLeadReturnsTheCallbacksResult(t *testing.T) {
 // A naive leader loop looks at its context only between two terms, or between
 // two attempts.
 func TestLeadEndsWithItsContext(t *testing.T) {
+	harness.Parallel(t)
 	b := newBench(t)
 	l := b.locker(b.client())
 	other := b.locker(b.client())

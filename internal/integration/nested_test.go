@@ -110,6 +110,7 @@ func TestReentrantOnlyWhileHeld(t *testing.T) {
 // Work under two locks needs both. A naive library goes on with the inner one
 // when the outer is gone.
 func TestLosingTheOuterEndsTheInnersContext(t *testing.T) {
+	harness.Parallel(t)
 	shared := newBench(t)
 	for name, inner := range map[string]func(l *fencelock.Locker, ctx context.Context, work func(context.Context)) error{
 		"Do": func(l *fencelock.Locker, ctx context.Context, work func(context.Context)) error {

@@ -3,6 +3,7 @@ package harness
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -11,11 +12,16 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
 // roleVariable tells the binary to run a role instead of its tests, or of what
 // else it does.
 const roleVariable = "FENCELOCK_TEST_ROLE"
+
+// parallelFlag is the testing package's.
+const parallelFlag = "test.parallel"
 
 // farewell is how long a role may take to return once it was told to end.
 const farewell = 15 * time.Second
@@ -28,10 +34,34 @@ const unread = 64
 type Roles map[string]func(*Child) error
 
 // Main runs the tests, or, in a child process, the role it was started for;
-// TestMain calls it and does nothing else. It does not return.
+// TestMain calls it and does nothing else. It does not return. Tests that passed
+// have failed all the same if a goroutine of theirs is left.
+//
+// Of the tests that call [Parallel] four run at once unless -parallel says
+// otherwise, and not as many as there are processors: they wait for leases.
 func Main(m *testing.M, roles Roles) {
 	RunRole(roles)
-	os.Exit(m.Run())
+	flag.Parse()
+	atOnce := "4"
+	flag.Visit(func(f *flag.Flag) {
+		if f.Name == parallelFlag {
+			atOnce = f.Value.String()
+		}
+	})
+	if err := flag.Set(parallelFlag, atOnce); err != nil {
+		fmt.Fprintln(os.Stderr, "harness:", err)
+		os.Exit(2)
+	}
+	before := goleak.IgnoreCurrent()
+	status := m.Run()
+	if status == 0 {
+		if err := findLeaks(leakPatience, before); err != nil {
+			err = fmt.Errorf("harness: goroutines left behind by the tests that ran in parallel: %w", err)
+			fmt.Fprintln(os.Stderr, err)
+			status = 1
+		}
+	}
+	os.Exit(status)
 }
 
 // RunRole runs the role this process was started for, and does not return. In a
