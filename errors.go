@@ -183,7 +183,10 @@ type LostError struct {
 func (e *LostError) Error() string {
 	s := fmt.Sprintf("fencelock: lock %q (token %s) was lost: %s", e.Name, e.Token, e.Reason)
 	if !e.LastConfirmed.IsZero() {
-		s += fmt.Sprintf(", last confirmed %s before", e.LostAt.Sub(e.LastConfirmed).Round(time.Millisecond))
+		s += fmt.Sprintf(", %s after its lease was last confirmed", e.LostAt.Sub(e.LastConfirmed).Round(time.Millisecond))
+	}
+	if after := e.Returned.Sub(e.LostAt).Round(time.Millisecond); !e.Returned.IsZero() && after > 0 {
+		s += fmt.Sprintf("; the holder went on for %s", after)
 	}
 	if e.Err != nil {
 		s += ": " + e.Err.Error()
@@ -226,7 +229,8 @@ type regressionError struct {
 func (e *regressionError) Error() string {
 	return fmt.Sprintf("%v at %q: the lock's record named token %s from grant to release, but a fence had already seen %s; "+
 		"either etcd was restored without --bump-revision (restore again with --bump-revision and --mark-compacted, "+
-		"or raise etcd's revision above the mark), or several locks share one fence (give each its own scope): %v",
+		"or raise etcd's revision above the mark), or locks of one name in two clusters or under two prefixes share one mark "+
+		"(give each a name, or a fence, of its own): %v",
 		ErrTokenRegression, e.stale.Scope, e.stale.Presented, e.stale.Highest, e.err)
 }
 

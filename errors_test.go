@@ -98,7 +98,7 @@ func TestErrorRelations(t *testing.T) {
 		"regression": {
 			&regressionError{stale: stale, err: errors.Join(other, stale)},
 			[]error{ErrTokenRegression, ErrStale, other},
-			[]string{"3.a", "5.b", "--bump-revision", "share one fence"},
+			[]string{"3.a", "5.b", "--bump-revision", "share one mark"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

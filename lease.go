@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -644,7 +645,7 @@ func (l *Locker) freshLease(ctx context.Context) error {
 	sent := clock.Now()
 	resp, err := l.client.Grant(ctx, int64(l.cfg.ttl/time.Second))
 	if err != nil {
-		return answerless(ctx, err, "granting a lease")
+		return answerless(ctx, err, fmt.Sprintf("granting a lease, from %s", strings.Join(l.client.Endpoints(), ", ")))
 	}
 	return l.use(newLease(l, resp.ID, sent, l.cfg.ttl, time.Duration(resp.TTL)*time.Second, false))
 }
@@ -710,10 +711,12 @@ func (l *Locker) use(le *lease) error {
 	return nil
 }
 
-// answerless makes an error say that there was no answer, where ctx ended.
+// answerless makes an error say that there was no answer, where ctx ended. What
+// the client says of it is for people alone: ctx is not the caller's, whose
+// deadline it must not be taken for.
 func answerless(ctx context.Context, err error, what string) error {
 	if ctx.Err() != nil {
-		return fmt.Errorf("%w to %s", errNoAnswer, what)
+		return fmt.Errorf("%w to %s (%v)", errNoAnswer, what, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

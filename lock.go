@@ -18,8 +18,9 @@ import (
 
 // Locker acquires locks on one etcd cluster. It has one lease, granted on
 // first use and shared by all its locks: they are lost together when the lease
-// is, so work that must not share a fate gets a Locker of its own. Its methods
-// can be called from any goroutine. Close it before its client.
+// is, so work that must not share a fate gets a Locker of its own. While nothing
+// is held or waited for, the lease lapses, and soon nothing runs in the background. Its
+// methods can be called from any goroutine. Close it before its client.
 type Locker struct {
 	client     *clientv3.Client
 	clientDone <-chan struct{}
@@ -235,8 +236,11 @@ func (k *Lock) announceLoss() {
 	k.endContexts(loss)
 	k.endWatch()
 	l := k.l
-	l.cfg.log.Warn("fencelock: lock lost while it was held", "lock", k.entry.name, "token", k.token,
-		"reason", string(loss.Reason), "lastConfirmed", loss.LastConfirmed, "error", loss.Err)
+	attrs := []any{"lock", k.entry.name, "token", k.token, "reason", string(loss.Reason), "lastConfirmed", loss.LastConfirmed}
+	if loss.Err != nil {
+		attrs = append(attrs, "error", loss.Err)
+	}
+	l.cfg.log.Warn("fencelock: lock lost while it was held", attrs...)
 	// It was running when the loss was marked, even if it has heard of the loss
 	// and returned since.
 	call(l.cfg.log, l.cfg.hooks.Lost, LostInfo{
@@ -571,8 +575,11 @@ func (k *Lock) conclude(fnErr error) (outcome, error) {
 	o := outcome{lock: k}
 	switch {
 	case errors.As(err, &o.loss), err != nil:
-		if fnErr != nil {
-			err = errors.Join(fnErr, err)
+		// The release's error comes first: a callback likes to return the cause
+		// of its context, which is the loss as it was before the callback
+		// returned, and errors.As must not find that one.
+		if loss, same := fnErr.(*LostError); fnErr != nil && !(same && loss == k.loss.Load()) {
+			err = errors.Join(err, fnErr)
 		}
 		return o, err
 	case k.advisory:
@@ -613,7 +620,9 @@ func (l *Locker) warnUnused(name string) {
 // Lead keeps fn running on one holder at a time: it acquires the lock, runs fn
 // as [Locker.Do] does, and if the lock is lost acquires it again, once fn has
 // returned. Each run has a token of its own. After an error of etcd's it tries
-// again, after a pause that grows from 0.1 s to 5 s.
+// again, after a pause that grows from 0.1 s to 5 s. So it does when [MaxWait]
+// ran out, which makes it leave the queue and join it again at its end: Lead is
+// better used without.
 //
 // It returns fn's result, as Do gives it, when fn returns while it still holds
 // the lock; an error that is the context's when ctx ends; and at once what no
@@ -655,7 +664,9 @@ func final(err error) bool {
 // returns it held. The caller must Release it, and should watch its Context.
 // [Locker.Do] does both; Acquire is for where a callback does not fit.
 //
-// The wait ends when ctx does, and can be bounded with [MaxWait]. The error is
+// The wait ends when ctx does, and can be bounded with [MaxWait]. What comes
+// before it, obtaining the lease and joining the queue, is given up after 10 s or
+// the TTL, whichever is shorter, if etcd does not answer. The error is
 // [ErrInvalidOption], [ErrInvalidName], [ErrReentrant], [ErrClosed], an
 // [*AcquireError] that says how far it came, or a [*HeldError] if MaxWait ran
 // out. Then nothing is left in etcd, or it is being cleaned up.

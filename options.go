@@ -130,7 +130,9 @@ func WithTTL(ttl time.Duration) Option {
 
 // WithMargin sets how long before the lease can expire the holder's context is
 // cancelled, a fifth of the TTL by default. It is the time a holder has to
-// notice and stop. It must be above 0 and below the TTL; with [WithSession],
+// notice and stop, and what is left of the TTL is the time in which a renewal has
+// to be answered: values between a tenth and half of the TTL make sense. It must
+// be above 0 and below the TTL; with [WithSession],
 // whose TTL is not known yet, the first use reports a margin that is not.
 func WithMargin(margin time.Duration) Option {
 	return lockerOption(func(c *config) error {
@@ -143,7 +145,9 @@ func WithMargin(margin time.Duration) Option {
 }
 
 // WithPrefix sets the prefix of every key in etcd, "fencelock/" by default. It
-// must end in '/'. Lockers exclude each other only under the same prefix.
+// must end in '/'. Lockers exclude each other only under the same prefix. Fences
+// keep their marks by the lock's name alone: locks of one name under two prefixes,
+// or in two clusters, must not be used at one fence.
 func WithPrefix(prefix string) Option {
 	return lockerOption(func(c *config) error {
 		if !strings.HasSuffix(prefix, "/") {

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -75,6 +76,35 @@ func TestDoJoinsTheLossWithTheCallbacksError(t *testing.T) {
 			var lost *fencelock.LostError
 			require.ErrorAs(t, err, &lost)
 			assert.Equal(t, fencelock.LostDeleted, lost.Reason)
+		})
+	}
+}
+
+// A callback likes to return the cause of its context. A naive library then says
+// the same loss twice, and errors.As finds the one that does not know when the
+// callback returned.
+func TestDoSaysALossOnce(t *testing.T) {
+	b := newBench(t)
+	l := b.locker(b.client())
+	for name, wrap := range map[string]func(error) error{
+		"the cause":         func(err error) error { return err },
+		"the cause wrapped": func(err error) error { return fmt.Errorf("sweeping: %w", err) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := l.Do(t.Context(), "x", func(ctx context.Context, token fencelock.Token) error {
+				_, err := b.clean.Delete(t.Context(), harness.Keys(t, b.clean, keyPrefix)[0])
+				require.NoError(t, err)
+				<-ctx.Done()
+				return used(token, wrap(context.Cause(ctx)))
+			})
+			var lost *fencelock.LostError
+			require.ErrorAs(t, err, &lost)
+			assert.False(t, lost.Returned.IsZero(), "the one that knows when the callback returned")
+			if name == "the cause" {
+				assert.Same(t, lost, err)
+			} else {
+				assert.ErrorContains(t, err, "sweeping")
+			}
 		})
 	}
 }
