@@ -1,6 +1,7 @@
 package fencelock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -244,7 +245,7 @@ func (a *acquiring) waitLeft() time.Duration {
 
 // reserve takes a slot on a usable lease, and first makes the lease usable.
 func (l *Locker) reserve(ctx context.Context, name string) (*entry, error) {
-	prepared := false
+	prepared, inVain := false, 0
 	for first := true; ; first = false {
 		l.mu.Lock()
 		if l.closed {
@@ -278,6 +279,11 @@ func (l *Locker) reserve(ctx context.Context, name string) (*entry, error) {
 		select {
 		case <-p.done:
 			switch {
+			case p.err == nil && prepared && inVain == 2:
+				return nil, fmt.Errorf("etcd's answers take so long that every lease was past its deadline, TTL %v less margin %v, when it came, "+
+					"or leases are revoked as soon as they are granted; give WithTTL more or WithMargin less", l.cfg.ttl, cmp.Or(l.cfg.margin, l.cfg.ttl/5))
+			case p.err == nil && prepared:
+				inVain++
 			case p.err == nil:
 				prepared = true
 			case !earlier:
@@ -329,7 +335,9 @@ func (a *acquiring) join(e *entry) (ans answer, ok bool) {
 			}
 		case resp.Succeeded:
 			ans.put = true
+			l.mu.Lock()
 			e.rev = resp.Responses[1].GetResponseRange().Kvs[0].CreateRevision
+			l.mu.Unlock()
 			ans.head = resp.Responses[2].GetResponseRange().Kvs[0]
 		default:
 			if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
@@ -544,8 +552,11 @@ func (a *acquiring) giveUp(e *entry) error {
 	}
 	e.free()
 	var head *mvccpb.KeyValue
-	if kvs := resp.Responses[len(resp.Responses)-1].GetResponseRange().Kvs; len(kvs) > 0 {
+	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
 		head = kvs[0]
+	}
+	if head != nil && head.CreateRevision == e.rev {
+		return a.fail(PhaseWait, fmt.Errorf("MaxWait of %v ran out just when the lock came free; try again", a.cfg.maxWait))
 	}
 	return a.held(e, head)
 }
@@ -572,10 +583,12 @@ func (a *acquiring) grant(e *entry) (*Lock, error) {
 		switch {
 		case l.closed:
 			l.mu.Unlock()
+			k.cancel(nil)
 			e.discard()
 			return nil, a.fail(PhaseGrant, ErrClosed)
 		case le.state == leaseLost || le.state == leaseEnding:
 			l.mu.Unlock()
+			k.cancel(nil)
 			e.discard()
 			return nil, nil
 		case !le.expired():
@@ -586,6 +599,7 @@ func (a *acquiring) grant(e *entry) (*Lock, error) {
 		}
 		idle := len(le.holds) == 0
 		l.mu.Unlock()
+		k.cancel(nil)
 		// The deadline passed in the queue, while the process was paused or cut
 		// off. If nobody holds a lock on the lease nothing was promised to
 		// anybody, and one answered renewal proves that it lives, with its keys.

@@ -22,8 +22,10 @@ type entry struct {
 	holder string
 	value  string
 
-	// rev is the key's creation revision, 0 while etcd has not told it. It is
-	// written by the one goroutine that has the entry, before it passes it on.
+	// rev is the key's creation revision, 0 while etcd has not told it. It and
+	// value are written, with l.mu held, by the one goroutine that has the entry,
+	// before it passes it on. Whoever has not got it from there, as the revoking of
+	// a lease with all its keys, reads them with l.mu held.
 	rev int64
 
 	cleaning bool // a clean-up runs; guarded by l.mu
@@ -54,9 +56,12 @@ func (le *lease) newEntry(name string) *entry {
 
 // write builds the key's value, once per acquisition, outside any lock.
 func (e *entry) write(l *Locker) {
-	e.value = record{
+	value := record{
 		Holder: e.holder, Label: l.cfg.label, Host: l.host, PID: l.pid, Since: time.Now().UTC(),
 	}.encode()
+	l.mu.Lock()
+	e.value = value
+	l.mu.Unlock()
 }
 
 // free gives the slot back: etcd has answered that the key is not there.
@@ -101,10 +106,14 @@ func (e *entry) join(ctx context.Context, alone bool) (*clientv3.TxnResponse, er
 // ours is the compare that is true only while the key is this acquisition's:
 // by creation revision, and by value while that is unknown.
 func (e *entry) ours() clientv3.Cmp {
-	if e.rev != 0 {
-		return clientv3.Compare(clientv3.CreateRevision(e.key), "=", e.rev)
+	l := e.lease.l
+	l.mu.Lock()
+	rev, value := e.rev, e.value
+	l.mu.Unlock()
+	if rev != 0 {
+		return clientv3.Compare(clientv3.CreateRevision(e.key), "=", rev)
 	}
-	return clientv3.Compare(clientv3.Value(e.key), "=", e.value)
+	return clientv3.Compare(clientv3.Value(e.key), "=", value)
 }
 
 // delete deletes the key if it is still this acquisition's, and reports
@@ -117,10 +126,10 @@ func (e *entry) delete(ctx context.Context) (found bool, err error) {
 	return resp.Succeeded, nil
 }
 
-// leave is delete, and reads who heads the queue then.
+// leave is delete, and reads who headed the queue before.
 func (e *entry) leave(ctx context.Context) (*clientv3.TxnResponse, error) {
 	head := clientv3.OpGet(e.queue, clientv3.WithFirstCreate()...)
-	return e.lease.l.client.Txn(ctx).If(e.ours()).Then(clientv3.OpDelete(e.key), head).Else(head).Commit()
+	return e.lease.l.client.Txn(ctx).If(e.ours()).Then(head, clientv3.OpDelete(e.key)).Else(head).Commit()
 }
 
 // discard gives the entry to the lease's keeper: the key is deleted in the

@@ -107,9 +107,11 @@ func resultOf(err error) Result {
 		errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail), errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost),
 		errors.Is(err, rpctypes.ErrLeaderChanged):
 		return ResultNoQuorum
+	case errors.Is(err, context.Canceled):
+		return ResultCanceled // whatever was not answered up to then: nothing timed out
 	case errors.Is(err, errNoAnswer), unavailable(err):
 		return ResultUnreachable
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded):
 		return ResultCanceled
 	}
 	return ResultOther

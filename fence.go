@@ -2,7 +2,6 @@ package fencelock
 
 import (
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -264,11 +263,21 @@ func checkMark(highest, token Token) error {
 	return nil
 }
 
-// staleFor returns the *StaleError in err whose refused token is t.
+// staleFor returns the *StaleError in err whose refused token is t. It walks the
+// tree by itself: errors.As finds the first one, which can be of another lock.
 func staleFor(err error, t Token) *StaleError {
-	var stale *StaleError
-	if errors.As(err, &stale) && stale.Presented.Equal(t) {
+	if stale, ok := err.(*StaleError); ok && stale.Presented.Equal(t) {
 		return stale
+	}
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		return staleFor(e.Unwrap(), t)
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			if stale := staleFor(err, t); stale != nil {
+				return stale
+			}
+		}
 	}
 	return nil
 }

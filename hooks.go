@@ -8,10 +8,11 @@ import (
 )
 
 // Hooks are called when something happens that an operator asks about. Every
-// field may be nil. They are called synchronously from the goroutine where it
-// happened, at times the one that renews the lease: they must return soon and
-// must not call the Locker. A panic in one is contained and logged. No lock is
-// held while they run.
+// field may be nil. Each is waited for by the goroutine where it happened, at times
+// the one that renews the lease: they must return soon and
+// must not call the Locker. A panic in one is contained and logged, and so is
+// [runtime.Goexit], as testing's FailNow calls it: each runs in a goroutine of its
+// own, which is waited for. No lock is held while they run.
 //
 // A Locker takes them with [WithHooks]; a fence has hooks of its own, since a
 // parsed token knows no Locker, and calls TokenRejected only.
@@ -73,7 +74,7 @@ const (
 	ResultWaitExpired Result = "wait-expired"
 	// ResultCanceled: the caller's context ended.
 	ResultCanceled Result = "canceled"
-	// ResultUnreachable: no member of etcd answered.
+	// ResultUnreachable: no member of etcd answered in the time there was.
 	ResultUnreachable Result = "unreachable"
 	// ResultNoQuorum: etcd answered that it has no leader or no quorum.
 	ResultNoQuorum Result = "no-quorum"
@@ -116,7 +117,7 @@ type RenewalFailedInfo struct {
 // LostInfo is what [Hooks] Lost gets.
 type LostInfo struct {
 	Context context.Context // the acquiring call's
-	Err     *LostError      // Returned is zero
+	Err     *LostError      // Returned is zero, unless it was Release that found the loss
 	Held    time.Duration   // from grant to loss
 	Running bool            // whether the callback was still running or the lock not yet released
 }
@@ -153,21 +154,32 @@ type TokenRejectedInfo struct {
 	Err   error // a [*StaleError], [ErrNoToken] or [ErrScope]
 }
 
-// call runs a hook and contains its panic: an observer must not be able to
-// take a lock from its holder.
+// call runs a hook and contains its panic or Goexit: an observer must not be
+// able to take a lock from its holder. Goexit cannot be recovered from, so a hook
+// gets a goroutine to end.
 func call[I any](log *slog.Logger, hook func(I), info I) {
 	if hook == nil {
 		return
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			if log == nil {
-				log = slog.Default()
+	if log == nil {
+		log = slog.Default()
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		returned := false
+		defer func() {
+			switch v := recover(); {
+			case v != nil:
+				log.Warn("fencelock: panic in a hook", "panic", v, "stack", string(debug.Stack()))
+			case !returned:
+				log.Warn("fencelock: a hook ended its goroutine", "stack", string(debug.Stack()))
 			}
-			log.Warn("fencelock: panic in a hook", "panic", v, "stack", string(debug.Stack()))
-		}
+		}()
+		hook(info)
+		returned = true
 	}()
-	hook(info)
+	<-done
 }
 
 func (h *Hooks) tokenRejected(log *slog.Logger, info TokenRejectedInfo) {

@@ -111,7 +111,7 @@ func (le *lease) expired() bool { return le.left() <= 0 }
 // young enough that the keeper renews it in time. l.mu must be held.
 func (le *lease) usable() bool {
 	c := le.confirmed.Load()
-	return le.state == leaseLive && c.age() < min(c.ttl/2, (c.ttl-le.margin)*3/4)
+	return le.state == leaseLive && c.age() < min(c.ttl/2, (c.ttl-le.margin)/4*3)
 }
 
 // renewEvery is a third of the TTL, less if a large margin leaves less; but not
@@ -489,9 +489,7 @@ func (l *Locker) loseLease(le *lease, reason Reason, err error) {
 	}
 	l.endIfDone(le)
 	l.mu.Unlock()
-	for _, k := range told {
-		k.announceLoss()
-	}
+	announceLosses(told)
 }
 
 // retire takes the lease out of use because an acquire on it can still arrive
@@ -522,7 +520,7 @@ func (l *Locker) endIfDone(le *lease) {
 		pause := backoff{first: 100 * time.Millisecond, max: 5 * time.Second}
 		for !l.clientClosed() {
 			err := le.revoke(l.ctx)
-			if err == nil || le.confirmed.Load().age() > 2*le.asked+attemptBound {
+			if err == nil || le.confirmed.Load().age()/2 > le.asked+attemptBound {
 				break // by now it has expired by itself
 			}
 			if pause.wait(l.ctx) != nil {
@@ -575,16 +573,21 @@ func (le *lease) revoke(ctx context.Context) error {
 	case !denied(err):
 		return err
 	}
+	for _, e := range le.all() {
+		_, _ = e.delete(ctx) // what is left goes when the lease expires
+	}
+	return deniedAt("revoking a lease that has", err, le.prefixes()...)
+}
+
+// all returns whatever may have a key in etcd.
+func (le *lease) all() []*entry {
 	le.l.mu.Lock()
+	defer le.l.mu.Unlock()
 	entries := make([]*entry, 0, len(le.entries))
 	for e := range le.entries {
 		entries = append(entries, e)
 	}
-	le.l.mu.Unlock()
-	for _, e := range entries {
-		_, _ = e.delete(ctx) // what is left goes when the lease expires
-	}
-	return deniedAt("revoking a lease that has", err, le.prefixes()...)
+	return entries
 }
 
 // slots are the numbers that keys in one queue have on one lease.
@@ -645,6 +648,11 @@ func (l *Locker) freshLease(ctx context.Context) error {
 	sent := clock.Now()
 	resp, err := l.client.Grant(ctx, int64(l.cfg.ttl/time.Second))
 	if err != nil {
+		if !refused(err) {
+			l.mu.Lock()
+			l.unanswered, l.mayExist = sent, true
+			l.mu.Unlock()
+		}
 		return answerless(ctx, err, fmt.Sprintf("granting a lease, from %s", strings.Join(l.client.Endpoints(), ", ")))
 	}
 	return l.use(newLease(l, resp.ID, sent, l.cfg.ttl, time.Duration(resp.TTL)*time.Second, false))
@@ -652,9 +660,11 @@ func (l *Locker) freshLease(ctx context.Context) error {
 
 // refresh renews the lease, for an acquire that found it running low.
 func (le *lease) refresh(ctx context.Context) error {
-	bound := le.left() // after which it is lost anyway
-	if bound <= 0 {
-		bound = le.asked / 3
+	// After that it is lost anyway; but where nobody holds a lock on it, and it
+	// is only low, a moment later would do as well.
+	bound := le.left()
+	if bound <= 0 || le.holders() == 0 {
+		bound = max(bound, le.asked/3)
 	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()

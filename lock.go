@@ -45,10 +45,14 @@ type Locker struct {
 	current   *lease
 	leases    map[*lease]struct{} // all that may still be in etcd
 	preparing *preparation
-	views     map[string]*view // by key or prefix
-	holds     int              // locks held, over all leases
-	change    chan struct{}    // closed and renewed when a hold or a slot is given back
-	warned    map[string]struct{}
+	// unanswered is when the latest request for a lease that got no answer was
+	// sent, if there was one: etcd may have granted it.
+	unanswered clock.Instant
+	mayExist   bool
+	views      map[string]*view // by key or prefix
+	holds      int              // locks held, over all leases
+	change     chan struct{}    // closed and renewed when a hold or a slot is given back
+	warned     map[string]struct{}
 }
 
 // preparation is one run of prepare, waited for by acquires.
@@ -230,10 +234,21 @@ func (k *Lock) stopTimers() {
 	}
 }
 
-// announceLoss tells everybody of a loss, the holder first.
+// announceLosses tells everybody of losses that were marked, and first of all the
+// holders, every one of them: a log or a hook that is slow, or ends its goroutine,
+// must not come between a holder and the end of its context.
+func announceLosses(lost []*Lock) {
+	for _, k := range lost {
+		k.endContexts(k.loss.Load())
+	}
+	for _, k := range lost {
+		k.announceLoss()
+	}
+}
+
+// announceLoss tells everybody but the holder, whose context has ended.
 func (k *Lock) announceLoss() {
 	loss := k.loss.Load()
-	k.endContexts(loss)
 	k.endWatch()
 	l := k.l
 	attrs := []any{"lock", k.entry.name, "token", k.token, "reason", string(loss.Reason), "lastConfirmed", loss.LastConfirmed}
@@ -257,7 +272,7 @@ func (k *Lock) lose(reason Reason, err error) {
 	if !lost {
 		return
 	}
-	k.announceLoss()
+	announceLosses([]*Lock{k})
 	switch reason {
 	case LostMaxHold:
 		// One margin to stop in; then the key goes whether it has stopped or not.
@@ -318,7 +333,8 @@ func (k *Lock) endWatch() {
 //
 // It retries until ctx ends, or for the lease's TTL or 5 s, whichever is longer,
 // if ctx has no deadline before. With a context that has already ended it takes
-// 5 s at most.
+// 5 s at most. Of the lock's own context, or one made from it, only the deadline
+// counts.
 func (k *Lock) Release(ctx context.Context) error {
 	if ctx == nil {
 		return fmt.Errorf("%w: the context is nil", ErrInvalidOption)
@@ -326,6 +342,17 @@ func (k *Lock) Release(ctx context.Context) error {
 	bound := max(k.ttl, attemptBound)
 	if ctx.Err() != nil {
 		ctx, bound = context.WithoutCancel(ctx), attemptBound
+	}
+	for h := holdOf(ctx); h != nil; h = h.outer {
+		if h == k {
+			// The release itself ends that context, before there is an answer.
+			deadline, ok := ctx.Deadline()
+			ctx = context.WithoutCancel(ctx)
+			if ok {
+				bound = min(bound, max(time.Until(deadline), 0))
+			}
+			break
+		}
 	}
 	return k.release(ctx, bound)
 }
@@ -342,6 +369,8 @@ func (k *Lock) release(ctx context.Context, bound time.Duration) error {
 			return k.result
 		default:
 		}
+		ctx, cancel := context.WithTimeout(ctx, bound)
+		defer cancel()
 		select {
 		case <-k.done:
 			return k.result
@@ -394,7 +423,7 @@ func (k *Lock) release(ctx context.Context, bound time.Duration) error {
 		// went with its lease, while the lock was held.
 		loss := &LostError{
 			Name: k.entry.name, Token: k.token, Reason: LostDeleted,
-			LastConfirmed: le.lastConfirmed(), LostAt: time.Now().Round(0), Returned: now.Round(0),
+			LastConfirmed: le.lastConfirmed(), LostAt: now.Round(0), Returned: now.Round(0),
 		}
 		if le.expired() {
 			loss.Reason = LostExpired
@@ -638,7 +667,12 @@ func (l *Locker) Lead(ctx context.Context, name string, fn func(ctx context.Cont
 		switch {
 		case o.lock == nil && (ctx == nil || ctx.Err() != nil || final(err)):
 			return err
-		case o.lock != nil && (o.loss == nil || o.loss.Reason == LostClosed || ctx.Err() != nil):
+		case o.lock != nil && (o.loss == nil || o.loss.Reason == LostClosed):
+			return err
+		case o.lock != nil && ctx.Err() != nil:
+			if cause := context.Cause(ctx); !errors.Is(err, cause) {
+				err = errors.Join(err, cause)
+			}
 			return err
 		case o.lock != nil && clock.Since(o.lock.granted) > o.lock.ttl:
 			pause.reset()

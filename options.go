@@ -145,7 +145,10 @@ func WithMargin(margin time.Duration) Option {
 }
 
 // WithPrefix sets the prefix of every key in etcd, "fencelock/" by default. It
-// must end in '/'. Lockers exclude each other only under the same prefix. Fences
+// must end in '/'. Lockers exclude each other only under the same prefix. No prefix
+// in use may begin with another one ("team/" and "team/billing/"): the keys of all
+// locks under the longer would stand in the queue of one lock under the shorter
+// ("billing"), and block it. Fences
 // keep their marks by the lock's name alone: locks of one name under two prefixes,
 // or in two clusters, must not be used at one fence.
 func WithPrefix(prefix string) Option {

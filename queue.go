@@ -1,6 +1,7 @@
 package fencelock
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -102,18 +104,33 @@ type Queue struct {
 func claimOf(name, queue string, kv *mvccpb.KeyValue) Claim {
 	c := Claim{Token: Token{name: name, rev: kv.CreateRevision}}
 	var r record
-	if json.Unmarshal(kv.Value, &r) == nil && r.Holder != "" && !strings.ContainsFunc(r.Holder, notHolderChar) {
+	if json.Unmarshal(kv.Value, &r) == nil && r.Holder != "" && len(r.Holder) <= maxHolder && !strings.ContainsFunc(r.Holder, notHolderChar) {
 		c.Token.holder = r.Holder
-		c.Label, c.Host, c.PID, c.Since = r.Label, r.Host, r.PID, r.Since
+		c.Label, c.Host, c.PID, c.Since = shown(r.Label), shown(r.Host), r.PID, r.Since
 		return c
 	}
 	// Put there by something else: its key's last part tells it from others,
 	// and for concurrency.Mutex that is its lease.
-	c.Token.holder = strings.Map(func(r rune) rune {
+	holder := strings.Map(func(r rune) rune {
 		if notHolderChar(r) {
 			return '_'
 		}
 		return r
 	}, strings.TrimPrefix(string(kv.Key), queue))
+	c.Token.holder = cmp.Or(holder[max(0, len(holder)-maxHolder):], "_")
 	return c
+}
+
+// shown makes a text that somebody else wrote fit to be shown: it is put into
+// errors and logs, and anybody who may write the queue can have written it.
+func shown(s string) string {
+	if len(s) > maxLabel {
+		s = s[:maxLabel]
+	}
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
 }
