@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/fencelock/fencelock/internal/clock"
 )
 
 // Shutdown closes the Locker in good order: it takes no new work, ends the
@@ -46,11 +44,11 @@ func (l *Locker) Shutdown(ctx context.Context) error {
 // also if etcd does not answer; the etcd client stays open.
 //
 // It returns nil if the lease is gone from etcd, or there was none; else an
-// error that is [ErrUnconfirmed] and says what is left and for how long; so it does
-// if etcd lately did not answer a request for a lease, and may have granted it. An
+// error that is [ErrUnconfirmed] and says what is left and for how long. An
 // adopted session's lease is not revoked: the keys are deleted one by one, and a
 // key that cannot be found or deleted stays until the session is closed, which
-// the error says. Calling it again returns the same result; it may be called
+// the error says. A lease that etcd granted and could not tell of is not counted:
+// without keys it is in nobody's way, and it expires after its TTL. Calling it again returns the same result; it may be called
 // from several goroutines.
 func (l *Locker) Close() error {
 	// Not a sync.Once, whose later callers wait for a mutex: under
@@ -119,8 +117,8 @@ func (l *Locker) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), attemptBound)
 	defer cancel()
 	// A lease that is being granted right now is to be revoked too.
-	prepared := l.await(ctx.Done(), func() bool { return l.preparing == nil })
-	err := errors.Join(l.endLeases(ctx), l.unansweredGrant(!prepared))
+	l.await(ctx.Done(), func() bool { return l.preparing == nil })
+	err := l.endLeases(ctx)
 
 	l.mu.Lock()
 	l.stopped = true
@@ -128,20 +126,6 @@ func (l *Locker) close() error {
 	l.cancel()
 	l.wg.Wait()
 	return err
-}
-
-// unansweredGrant is the error of closing while etcd may have a lease of which
-// nobody was told: one that is being granted, or whose answer never came. Nothing
-// is bound to it, so it is in nobody's way.
-func (l *Locker) unansweredGrant(underWay bool) error {
-	l.mu.Lock()
-	mayExist := l.mayExist && clock.Since(l.unanswered)/2 < l.cfg.ttl+acquireBound
-	l.mu.Unlock()
-	if !underWay && !mayExist {
-		return nil
-	}
-	return fmt.Errorf("%w: closing: etcd did not answer to granting a lease; if it granted one, that is without keys and expires after %v",
-		ErrUnconfirmed, l.cfg.ttl)
 }
 
 // endLeases removes from etcd what the Locker put there.

@@ -173,7 +173,8 @@ func TestMarginThatLeavesNoTime(t *testing.T) {
 	})
 }
 
-// Close must not say that nothing is left while a lease may be.
+// What an unanswered grant may have left is in nobody's way, and must not make an
+// alarm of an orderly end.
 func TestCloseAfterAnUnansweredGrant(t *testing.T) {
 	for name, grant := range map[string]fault{
 		"lost": {loseReply: true},
@@ -186,9 +187,7 @@ func TestCloseAfterAnUnansweredGrant(t *testing.T) {
 				_, err := locker.Acquire(within(t, time.Second), "n")
 				require.ErrorIs(t, err, ErrNotAcquired)
 				start := time.Now()
-				err = locker.Close()
-				require.ErrorIs(t, err, ErrUnconfirmed)
-				assert.ErrorContains(t, err, "without keys")
+				require.NoError(t, locker.Close())
 				assert.LessOrEqual(t, time.Since(start), attemptBound+200*time.Millisecond)
 				time.Sleep(time.Hour + time.Minute)
 				requireNothingLeft(t, e)

@@ -648,11 +648,9 @@ func (l *Locker) freshLease(ctx context.Context) error {
 	sent := clock.Now()
 	resp, err := l.client.Grant(ctx, int64(l.cfg.ttl/time.Second))
 	if err != nil {
-		if !refused(err) {
-			l.mu.Lock()
-			l.unanswered, l.mayExist = sent, true
-			l.mu.Unlock()
-		}
+		// etcd may have granted it. Nobody knows its ID and nothing is bound to it:
+		// it expires by itself. (Choosing the ID would allow to revoke it, but
+		// clientv3's Lease has no way to ask for one.)
 		return answerless(ctx, err, fmt.Sprintf("granting a lease, from %s", strings.Join(l.client.Endpoints(), ", ")))
 	}
 	return l.use(newLease(l, resp.ID, sent, l.cfg.ttl, time.Duration(resp.TTL)*time.Second, false))

@@ -45,14 +45,10 @@ type Locker struct {
 	current   *lease
 	leases    map[*lease]struct{} // all that may still be in etcd
 	preparing *preparation
-	// unanswered is when the latest request for a lease that got no answer was
-	// sent, if there was one: etcd may have granted it.
-	unanswered clock.Instant
-	mayExist   bool
-	views      map[string]*view // by key or prefix
-	holds      int              // locks held, over all leases
-	change     chan struct{}    // closed and renewed when a hold or a slot is given back
-	warned     map[string]struct{}
+	views     map[string]*view // by key or prefix
+	holds     int              // locks held, over all leases
+	change    chan struct{}    // closed and renewed when a hold or a slot is given back
+	warned    map[string]struct{}
 }
 
 // preparation is one run of prepare, waited for by acquires.

@@ -102,7 +102,7 @@ func TestFault13AcquireAnswerLost(t *testing.T) {
 		err := harness.Receive(t, waiting, soon, "result of Acquire").err
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, err, why)
-		failed(s, err, fencelock.ResultUnreachable)
+		failed(s, err, fencelock.ResultCanceled)
 		answer.Release()
 		s.othersIn(s.other, "job", inWithin)
 		s.othersIn(s.l, "job", inWithin)
