@@ -33,11 +33,19 @@ func Parallel(t *testing.T) {
 // [Parallel], and in its subtests, it does nothing.
 func NoLeaks(t testing.TB) {
 	t.Helper()
-	test, _, _ := strings.Cut(t.Name(), "/")
-	if _, beside := parallel.Load(test); beside {
-		return
+	// By every test it is part of: one test can run others as its own.
+	for test, more := t.Name(), true; more; test, more = parent(test) {
+		if _, beside := parallel.Load(test); beside {
+			return
+		}
 	}
 	noLeaks(t, leakPatience)
+}
+
+// parent returns the name of the test that the one called name is a subtest of.
+func parent(name string) (string, bool) {
+	i := strings.LastIndexByte(name, '/')
+	return name[:max(i, 0)], i > 0
 }
 
 func noLeaks(t testing.TB, within time.Duration) {
