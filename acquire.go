@@ -398,9 +398,16 @@ func (e *entry) undoUnanswered(over <-chan struct{}) {
 
 // undo takes back what a Txn that joins a queue may have done.
 func (e *entry) undo(ans answer) {
-	if !ans.put && (ans.err == nil || refused(ans.err)) {
+	switch {
+	case ans.put:
+	case ans.err == nil, refused(ans.err):
 		e.free()
 		return
+	case outOfSpace(ans.err):
+		l := e.lease.l
+		l.mu.Lock()
+		e.answered = true
+		l.mu.Unlock()
 	}
 	e.discard()
 }

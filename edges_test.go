@@ -359,3 +359,30 @@ func TestAdoptedLeaseNearItsDeadline(t *testing.T) {
 		require.NoError(t, k.Release(t.Context()))
 	})
 }
+
+// etcd says that it is out of space also of a request that it has carried out.
+func TestOutOfSpaceLeavesNothing(t *testing.T) {
+	for name, f := range map[string]fault{
+		"carried out": {errAfter: rpctypes.ErrGRPCNoSpace}, "not carried out": {err: rpctypes.ErrGRPCNoSpace},
+	} {
+		for call, acquire := range map[string]func(*Locker, context.Context, string, ...LockOption) (*Lock, error){
+			"Acquire": (*Locker).Acquire, "TryAcquire": (*Locker).TryAcquire,
+		} {
+			t.Run(name+"/"+call, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, e *fakeEtcd, l *fakeLink) {
+					locker := newLocker(t, l)
+					kept := mustAcquire(t, locker, "kept")
+					l.intercept(joins.first(1, f))
+					_, err := acquire(locker, t.Context(), "n")
+					require.ErrorIs(t, err, rpctypes.ErrNoSpace)
+					synctest.Wait()
+					assert.Len(t, e.keys("fencelock/"), 1, "a key that its holder knows nothing of")
+					assert.Same(t, kept.entry.lease, locker.currentLease(), "the lease is good")
+					again := mustAcquire(t, newLocker(t, l), "n", MaxWait(time.Second))
+					require.NoError(t, again.Release(t.Context()))
+					require.NoError(t, kept.Release(t.Context()))
+				})
+			})
+		}
+	}
+}

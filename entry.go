@@ -29,6 +29,9 @@ type entry struct {
 	rev int64
 
 	cleaning bool // a clean-up runs; guarded by l.mu
+	// answered says that the acquiring Txn is not under way any more, although its
+	// answer did not tell what became of it; guarded by l.mu.
+	answered bool
 }
 
 // newEntry takes a slot on the lease; l.mu must be held.
@@ -151,24 +154,27 @@ func (e *entry) discardLocked() {
 
 // clean deletes the key of an ended acquisition until that is settled.
 //
-// With a creation revision every answer settles it. Without one the acquiring
-// Txn got no answer: finding the key settles it, but not finding it proves
-// nothing, because the Txn can arrive late. Then the lease is retired, and the
-// attempts go on as long as its holders keep it alive.
+// With a creation revision every answer settles it, and so it does if the acquiring
+// Txn was answered. Without that answer finding the key settles it, but not finding
+// it proves nothing, because the Txn can arrive late. Then the lease is retired, and
+// the attempts go on as long as its holders keep it alive.
 func (e *entry) clean() {
 	le := e.lease
 	l := le.l
 	pause := backoff{first: 50 * time.Millisecond, max: min(le.asked/3, 5*time.Second)}
 	began := clock.Now()
+	l.mu.Lock()
+	settled := e.rev != 0 || e.answered
+	l.mu.Unlock()
 	for !l.clientClosed() { // that ends with its lease
 		ctx, cancel := context.WithTimeout(l.ctx, attemptBound)
 		found, err := e.delete(ctx)
 		cancel()
 		switch {
-		case err == nil && (found || e.rev != 0):
+		case err == nil && (found || settled):
 			e.free()
 			return
-		case err == nil, refused(err), e.rev == 0 && clock.Since(began) > le.asked:
+		case err == nil, refused(err), !settled && clock.Since(began) > le.asked:
 			// Refused for good, it would be kept alive by what it shares the
 			// lease with, just as one that cannot be found; and so would one of
 			// which nothing is heard while renewals are answered.

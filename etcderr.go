@@ -83,12 +83,19 @@ func refused(err error) bool {
 	}
 	switch e.Code() {
 	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
-		codes.Unauthenticated, codes.FailedPrecondition, codes.OutOfRange, codes.ResourceExhausted,
-		codes.Unimplemented:
+		codes.Unauthenticated, codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented:
 		return true
+	case codes.ResourceExhausted:
+		return !outOfSpace(err)
 	}
 	return false
 }
+
+// outOfSpace reports whether err is etcd's answer that its quota is used up. Before
+// the request it is a refusal; but a request that found space, and did not when it
+// was applied, is answered with it although it was applied (etcd 3.7.3,
+// server/etcdserver/apply/quota.go). One without a Put is never answered with it.
+func outOfSpace(err error) bool { return errors.Is(err, rpctypes.ErrNoSpace) }
 
 // resultOf groups the error of an acquiring call for [NotAcquiredInfo].
 func resultOf(err error) Result {

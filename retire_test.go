@@ -63,7 +63,11 @@ func TestUnansweredAcquire(t *testing.T) {
 			settled: early, deletes: 1},
 		"an ambiguous error, not carried out": {fault: fault{err: rpctypes.ErrGRPCTimeout, replyDelay: 3 * time.Second},
 			settled: 3 * time.Second, retired: true, deletes: 2},
-		"a refusal": {fault: fault{err: rpctypes.ErrGRPCNoSpace, replyDelay: 3 * time.Second}, settled: 3 * time.Second, deletes: 1},
+		"a refusal": {fault: fault{err: rpctypes.ErrGRPCRequestTooManyRequests, replyDelay: 3 * time.Second}, settled: 3 * time.Second, deletes: 1},
+		"out of space, not carried out": {fault: fault{err: rpctypes.ErrGRPCNoSpace, replyDelay: 3 * time.Second},
+			settled: 3 * time.Second, deletes: 2},
+		"out of space, carried out": {fault: fault{errAfter: rpctypes.ErrGRPCNoSpace, replyDelay: 3 * time.Second},
+			settled: early, deletes: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *fakeEtcd, l *fakeLink) {
