@@ -82,6 +82,39 @@ func TestSQLiteErrors(t *testing.T) {
 	require.False(t, sqlite.rolledBack(err))
 }
 
+func TestMySQLErrors(t *testing.T) {
+	type kinds struct{ transient, rolledBack, ended, missingTable bool }
+	for text, want := range map[string]kinds{
+		// As go-sql-driver/mysql says it, with and without the state, and go-mysql-org's.
+		"Error 1213 (40001): Deadlock found when trying to get lock; try restarting transaction": {transient: true},
+		"Error 1213: Deadlock found when trying to get lock; try restarting transaction":         {transient: true},
+		"ERROR 1213 (40001): Deadlock found when trying to get lock; try restarting transaction": {transient: true},
+		"Error 1205 (HY000): Lock wait timeout exceeded; try restarting transaction":             {transient: true},
+		"Error 1020 (HY000): Record has changed since last read in table 'data'":                 {transient: true},
+		"Error 3101 (40000): Plugin instructed the server to rollback the current transaction.":  {transient: true},
+		"Error 1305 (42000): SAVEPOINT fencelock_tx does not exist":                              {ended: true},
+		"Error 1146 (42S02): Table 'app.fencelock_marks' doesn't exist":                          {missingTable: true},
+		"Error 1290 (HY000): The MySQL server is running with the --read-only option":            {},
+		"Error 1180 (HY000): Got error 1 during COMMIT":                                          {},
+		"invalid connection":                            {},
+		"the Error 1213 (40001): is not the first word": {},
+		"Error 12130: no such number":                   {},
+		"Error: 1213":                                   {},
+		"database is locked":                            {},
+	} {
+		for _, err := range wrapped(errors.New(text)) {
+			require.Equal(t, want, kinds{
+				transient:    mysql.transient(err),
+				rolledBack:   mysql.rolledBack(err),
+				ended:        mysql.ended(err),
+				missingTable: mysql.missingTable(err),
+			}, "%v", err)
+		}
+	}
+	err := fmt.Errorf("lock %q: %w", "Error 1213: x", errors.New("invalid connection"))
+	require.False(t, mysql.transient(err))
+}
+
 // wrapped returns err as callers may find it.
 func wrapped(err error) []error {
 	return []error{
@@ -95,5 +128,6 @@ func wrapped(err error) []error {
 func TestDialectString(t *testing.T) {
 	require.Equal(t, "PostgreSQL", PostgreSQL.String())
 	require.Equal(t, "SQLite", SQLite.String())
+	require.Equal(t, "MySQL", MySQL.String())
 	require.Equal(t, "Dialect(0)", Dialect(0).String())
 }

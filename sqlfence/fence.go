@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/fencelock/fencelock"
 )
@@ -21,26 +22,32 @@ import (
 type Fence struct {
 	db        *sql.DB
 	dialect   dialect
-	table     string // as it stands in a statement
+	names     []string // of the table, and of its schema before it
+	table     string   // as it stands in a statement
+	scope     string   // the only lock, empty for any
 	txOptions *sql.TxOptions
 	hooks     fencelock.Hooks
 
-	create, read, raise string // the dialect's statements, with the table's name
+	create, read, readLocked, raise string // the dialect's statements, with the table's name
+
+	looked atomic.Bool // at the table's columns, and they are good
 }
 
-// New returns a fence for db, which it does not close. It sends no request, so
-// the table of marks need not exist yet. A nil db, an unknown dialect and a bad
-// option are errors that wrap [fencelock.ErrInvalidOption].
+// New returns a fence for db, which it does not close. The table of marks need not
+// exist yet. If it does, and db can be reached within 5 s, New looks at its columns,
+// and returns an error that is [ErrBadTable] if they cannot hold marks; if not, the
+// first call that uses the table does. A nil db, an unknown dialect and a bad option
+// are errors that wrap [fencelock.ErrInvalidOption], found before a request is sent.
 func New(db *sql.DB, dialect Dialect, opts ...Option) (*Fence, error) {
 	if db == nil {
 		return nil, fmt.Errorf("%w: sqlfence.New of a nil *sql.DB", fencelock.ErrInvalidOption)
 	}
 	d, ok := dialect.dialect()
 	if !ok {
-		return nil, fmt.Errorf("%w: unknown dialect %v; use sqlfence.PostgreSQL or sqlfence.SQLite",
+		return nil, fmt.Errorf("%w: unknown dialect %v; use sqlfence.PostgreSQL, sqlfence.MySQL or sqlfence.SQLite",
 			fencelock.ErrInvalidOption, dialect)
 	}
-	f := &Fence{db: db, dialect: d, table: defaultTable}
+	f := &Fence{db: db, dialect: d, names: []string{defaultTable}}
 	for _, opt := range opts {
 		if opt == nil {
 			return nil, fmt.Errorf("%w: a nil option", fencelock.ErrInvalidOption)
@@ -49,9 +56,20 @@ func New(db *sql.DB, dialect Dialect, opts ...Option) (*Fence, error) {
 			return nil, err
 		}
 	}
+	f.table = d.quote.quoted(f.names)
 	f.create = fmt.Sprintf(d.create, f.table)
 	f.read = fmt.Sprintf(d.read, f.table)
+	f.readLocked = f.read
+	if d.readLocked != "" {
+		f.readLocked = fmt.Sprintf(d.readLocked, f.table)
+	}
 	f.raise = fmt.Sprintf(d.raise, f.table)
+
+	ctx, cancel := context.WithTimeout(context.Background(), lookBound)
+	defer cancel()
+	if err := f.look(ctx, db); errors.Is(err, ErrBadTable) {
+		return nil, err
+	}
 	return f, nil
 }
 
@@ -62,7 +80,8 @@ func (f *Fence) DDL() string { return f.create }
 // Migrate creates the table of marks if it does not exist, by running
 // [Fence.DDL]. It can be called at every start and from many processes at once,
 // by a user with the right to create tables; PostgreSQL asks for that right also
-// where the table exists.
+// where the table exists. A table that exists and cannot hold marks is an error that
+// is [ErrBadTable]; it is left as it is.
 func (f *Fence) Migrate(ctx context.Context) error {
 	if ctx == nil {
 		return errNilContext()
@@ -76,7 +95,7 @@ func (f *Fence) Migrate(ctx context.Context) error {
 		if err != nil {
 			return false, fmt.Errorf("sqlfence: cannot create the table of marks: %w", because(ctx, err))
 		}
-		return false, nil
+		return false, f.look(ctx, f.db)
 	})
 }
 
@@ -91,12 +110,14 @@ func (f *Fence) Migrate(ctx context.Context) error {
 // elsewhere is not. The wait for the mark is bounded by ctx alone. Tx returns:
 //
 //   - nil: effect and mark are committed;
-//   - [fencelock.ErrNoToken]: the token is zero; no request was sent;
+//   - [fencelock.ErrNoToken], [fencelock.ErrScope]: the token is zero, or not of
+//     the lock of [WithScope]; no request was sent;
 //   - a [*fencelock.StaleError]: the token was refused; fn did not run;
 //   - what fn returned: all of it is rolled back, also the mark, which is as
 //     high as before. [Fence.Advance] raises it for good;
 //   - [ErrUnknownOutcome]: the commit got no clear answer;
-//   - [ErrNoTable], [fencelock.ErrInvalidOption] for a nil fn, ctx's error and
+//   - [ErrTransactionEnded]: the transaction was over before the commit;
+//   - [ErrNoTable], [ErrBadTable], [fencelock.ErrInvalidOption] for a nil fn, ctx's error and
 //     cause, or what the database said: nothing was applied.
 //
 // If fn panics or calls [runtime.Goexit] the transaction is rolled back.
@@ -107,9 +128,8 @@ func (f *Fence) Tx(ctx context.Context, token fencelock.Token, fn func(tx *sql.T
 	if fn == nil {
 		return fmt.Errorf("%w: the callback is nil", fencelock.ErrInvalidOption)
 	}
-	if token.IsZero() {
-		f.rejected(token, fencelock.ErrNoToken)
-		return fencelock.ErrNoToken
+	if err := f.admit(token); err != nil {
+		return err
 	}
 	refused := false
 	err := f.repeat(ctx, func() (ran bool, err error) {
@@ -138,20 +158,83 @@ func (f *Fence) Highest(ctx context.Context, name string) (fencelock.Token, erro
 	if ctx == nil {
 		return fencelock.Token{}, errNilContext()
 	}
-	// An empty text is never a token; the name is looked at first.
-	if _, err := fencelock.ParseToken(name, ""); errors.Is(err, fencelock.ErrInvalidName) {
+	if err := checkName(name); err != nil {
 		return fencelock.Token{}, err
 	}
 	var highest fencelock.Token
 	err := f.repeat(ctx, func() (ran bool, err error) {
-		highest, err = f.mark(ctx, f.db, name)
+		if err := f.look(ctx, f.db); err != nil {
+			return false, err
+		}
+		highest, err = f.mark(ctx, f.db, f.read, name)
 		return false, err
 	})
 	return highest, err
 }
 
+// Check refuses a stale token, and makes any other the mark, in a transaction that
+// the caller began on the fence's database, and will commit or roll back. It is for
+// code that cannot run in the callback of [Fence.Tx], and leaves to the caller what
+// Tx does by itself: to repeat a serialization failure, and to tell a commit that
+// was refused from one whose outcome is not known.
+//
+// Call it before anything else in the transaction. At REPEATABLE READ and
+// SERIALIZABLE the first statement fixes what a transaction sees, so reads before
+// Check are not protected: what they return can be older than an effect of the
+// predecessor. A savepoint that is rolled back after a Check inside it takes the
+// mark back, so the rest of the transaction is not fenced; call Check before any
+// savepoint. Check returns:
+//
+//   - nil: the token is the mark, once the caller has committed;
+//   - [fencelock.ErrNoToken], [fencelock.ErrScope]: as [Fence.Tx] does;
+//   - a [*fencelock.StaleError]: the token was refused;
+//   - [ErrNoTable], [ErrBadTable], [fencelock.ErrInvalidOption] for a nil tx, ctx's
+//     error and cause, or what the database said.
+//
+// After an error the caller must roll back. The hook for a refused token is called
+// while the transaction is open.
+func (f *Fence) Check(ctx context.Context, tx *sql.Tx, token fencelock.Token) error {
+	if ctx == nil {
+		return errNilContext()
+	}
+	if tx == nil {
+		return fmt.Errorf("%w: the transaction is nil", fencelock.ErrInvalidOption)
+	}
+	if err := f.admit(token); err != nil {
+		return err
+	}
+	err := f.check(ctx, tx, token)
+	if errors.Is(err, fencelock.ErrStale) {
+		f.rejected(token, err)
+	}
+	if err == nil {
+		// After the check, whose place is first, and in the transaction: there may be
+		// no other connection.
+		err = f.look(ctx, tx)
+	}
+	return err
+}
+
+// admit refuses what needs no database.
+func (f *Fence) admit(token fencelock.Token) error {
+	var err error
+	switch {
+	case token.IsZero():
+		err = fencelock.ErrNoToken
+	case f.scope != "" && token.Name() != f.scope:
+		err = fmt.Errorf("%w: %q, this fence guards %q", fencelock.ErrScope, token.Name(), f.scope)
+	default:
+		return nil
+	}
+	f.rejected(token, err)
+	return err
+}
+
 // attempt is one transaction of Tx. ran reports whether it came to fn.
 func (f *Fence) attempt(ctx context.Context, token fencelock.Token, fn func(*sql.Tx) error) (ran bool, err error) {
+	if err := f.look(ctx, f.db); err != nil {
+		return false, err
+	}
 	tx, err := f.db.BeginTx(ctx, f.txOptions)
 	if err != nil {
 		return false, fmt.Errorf("sqlfence: cannot begin a transaction: %w", because(ctx, err))
@@ -164,32 +247,47 @@ func (f *Fence) attempt(ctx context.Context, token fencelock.Token, fn func(*sql
 	if err := f.check(ctx, tx, token); err != nil {
 		return false, err
 	}
+	if f.dialect.savepoints {
+		if _, err := tx.ExecContext(ctx, "SAVEPOINT "+savepoint); err != nil {
+			return false, fmt.Errorf("sqlfence: cannot set a savepoint: %w", because(ctx, err))
+		}
+	}
 	if err := fn(tx); err != nil {
 		return true, err
 	}
 	return true, f.commit(ctx, tx)
 }
 
+// savepoint is there until the transaction ends.
+const savepoint = "fencelock_tx"
+
 // check refuses a stale token, and makes any other the mark. It must be the
 // transaction's first statement.
 func (f *Fence) check(ctx context.Context, tx *sql.Tx, token fencelock.Token) error {
-	var written int64
-	err := tx.QueryRowContext(ctx, f.raise, []byte(token.Name()), token.Revision(), token.Holder()).Scan(&written)
-	if err == nil {
-		return nil // there is a row: that is the answer
+	name := token.Name()
+	if f.dialect.returns {
+		var written int64
+		err := tx.QueryRowContext(ctx, f.raise, []byte(name), token.Revision(), token.Holder()).Scan(&written)
+		if err == nil {
+			return nil // there is a row: that is the answer
+		}
+		if !errors.Is(err, sql.ErrNoRows) {
+			return f.markError(ctx, name, err)
+		}
+	} else if _, err := tx.ExecContext(ctx, f.raise, []byte(name), token.Revision(), token.Holder()); err != nil {
+		return f.markError(ctx, name, err)
 	}
-	if !errors.Is(err, sql.ErrNoRows) {
-		return f.markError(ctx, token.Name(), err)
-	}
-	highest, err := f.mark(ctx, tx, token.Name())
-	if err != nil {
+	highest, err := f.mark(ctx, tx, f.readLocked, name)
+	switch {
+	case err != nil:
 		return err
+	case !f.dialect.returns && highest.Equal(token):
+		return nil
+	case highest.Compare(token) < 0 || highest.Equal(token):
+		return fmt.Errorf("sqlfence: the mark of lock %q was not written, it is %v; "+
+			"look for a trigger, a rule or row-level security on table %s", name, highest, f.table)
 	}
-	if highest.IsZero() {
-		return fmt.Errorf("sqlfence: the mark of lock %q was not written, and none is there; "+
-			"look for a trigger, a rule or row-level security on table %s", token.Name(), f.table)
-	}
-	return &fencelock.StaleError{Scope: token.Name(), Presented: token, Highest: highest}
+	return &fencelock.StaleError{Scope: name, Presented: token, Highest: highest}
 }
 
 // commit commits tx, and tells a refusal from an outcome that is not known.
@@ -199,28 +297,52 @@ func (f *Fence) commit(ctx context.Context, tx *sql.Tx) error {
 	if err := ended(ctx); err != nil {
 		return fmt.Errorf("sqlfence: nothing was applied: the context ended before the commit: %w", err)
 	}
-	err := tx.Commit()
+	if f.dialect.savepoints {
+		_, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT "+savepoint)
+		switch {
+		case err == nil:
+		case f.dialect.ended(err):
+			return fmt.Errorf("%w: %w", ErrTransactionEnded, err)
+		case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
+			return endedByCallback(err)
+		default:
+			return fmt.Errorf("sqlfence: nothing was applied: the transaction cannot be committed: %w", because(ctx, err))
+		}
+	}
+	var err error
+	if f.dialect.commit != "" {
+		if _, err = tx.ExecContext(ctx, f.dialect.commit); err == nil {
+			_ = tx.Commit() // of nothing: it gives the connection back
+			return nil
+		}
+	} else {
+		err = tx.Commit()
+	}
 	switch {
 	case err == nil:
 		return nil
+	case f.dialect.ended(err):
+		return fmt.Errorf("%w: %w", ErrTransactionEnded, err)
 	case f.dialect.transient(err), f.dialect.rolledBack(err):
 		return fmt.Errorf("sqlfence: nothing was applied: the commit was refused: %w", err)
 	case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
-		return fmt.Errorf("%w: the callback ended the transaction itself, which it must leave to Tx: %w", ErrUnknownOutcome, err)
+		return endedByCallback(err)
 	}
 	return fmt.Errorf("%w: %w", ErrUnknownOutcome, because(ctx, err))
 }
 
-// mark reads the mark of the lock called name, the zero Token if it has none.
-func (f *Fence) mark(ctx context.Context, q interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}, name string,
-) (fencelock.Token, error) {
+func endedByCallback(err error) error {
+	return fmt.Errorf("%w: the callback ended the transaction itself, which it must leave to Tx: %w", ErrUnknownOutcome, err)
+}
+
+// mark reads the mark of the lock called name with query, the zero Token if it has
+// none.
+func (f *Fence) mark(ctx context.Context, q querier, query, name string) (fencelock.Token, error) {
 	var (
 		revision int64
 		holder   string
 	)
-	err := q.QueryRowContext(ctx, f.read, []byte(name)).Scan(&revision, &holder)
+	err := q.QueryRowContext(ctx, query, []byte(name)).Scan(&revision, &holder)
 	if errors.Is(err, sql.ErrNoRows) {
 		return fencelock.Token{}, nil
 	}

@@ -2,6 +2,7 @@ package sqlfence
 
 import (
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -31,15 +32,12 @@ func WithTable(name string) Option {
 		if len(parts) > 2 {
 			return badTable(name)
 		}
-		for i, part := range parts {
+		for _, part := range parts {
 			if !isIdentifier(part) {
 				return badTable(name)
 			}
-			// Quoted, for a name can be a reserved word. In lower case it is the
-			// same name quoted or not, so people need no quotes.
-			parts[i] = `"` + part + `"`
 		}
-		f.table = strings.Join(parts, ".")
+		f.names = parts
 		return nil
 	}
 }
@@ -60,6 +58,29 @@ func isIdentifier(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_'
 	})
+}
+
+// WithScope binds the fence to the lock of that name: a token of any other lock is
+// refused with [fencelock.ErrScope], before a request is sent. Without it a fence
+// keeps a mark for each lock whose token it is given, and cannot tell that a token is
+// of a lock that does not guard the data. A bad name is [fencelock.ErrInvalidName].
+func WithScope(name string) Option {
+	return func(f *Fence) error {
+		if err := checkName(name); err != nil {
+			return err
+		}
+		f.scope = name
+		return nil
+	}
+}
+
+// checkName finds what the root package says of a name.
+func checkName(name string) error {
+	// An empty text is never a token; the name is looked at first.
+	if _, err := fencelock.ParseToken(name, ""); errors.Is(err, fencelock.ErrInvalidName) {
+		return err
+	}
+	return nil
 }
 
 // WithHooks sets what is called when a token was refused; none by default. Only

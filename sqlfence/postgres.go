@@ -13,6 +13,7 @@ import (
 // disagree on what that counts. ON CONFLICT locks the row also where WHERE says
 // no, so the mark read after a refusal is the one it was refused for.
 var postgreSQL = dialect{
+	quote: doubleQuotes,
 	create: `CREATE TABLE IF NOT EXISTS %s (
 	scope      BYTEA       NOT NULL PRIMARY KEY, -- the lock's name
 	token      BIGINT      NOT NULL CHECK (token > 0), -- the highest revision seen
@@ -26,13 +27,18 @@ ON CONFLICT (scope) DO UPDATE
 SET token = excluded.token, holder = excluded.holder, written_at = excluded.written_at
 WHERE mark.token < excluded.token OR (mark.token = excluded.token AND mark.holder = excluded.holder)
 RETURNING token`,
+	returns: true,
+	faults:  postgresFaults,
 
 	transient: func(err error) bool {
 		state := sqlState(err)
 		return state == "40001" || // serialization_failure
 			state == "40P01" // deadlock_detected
 	},
-	rolledBack:   postgresRolledBack,
+	rolledBack: postgresRolledBack,
+	// After the end of a transaction, which only the callback can bring about, a
+	// COMMIT is a warning.
+	ended:        never,
 	missingTable: func(err error) bool { return sqlState(err) == "42P01" }, // undefined_table
 	// IF NOT EXISTS looks before it creates, and so can lose a race. How, depends
 	// on where the winner is: its rows in the catalog are in the way when they

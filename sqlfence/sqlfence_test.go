@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/fencelock/fencelock"
@@ -13,25 +14,43 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// untouched is a database that must not get a request. What needs one is tested
-// with real servers, in a module that may have their drivers.
-type untouched struct{ t *testing.T }
+// nowhere is a database that cannot be reached, and counts who tries. What needs one
+// is tested with real servers, in a module that may have their drivers.
+type nowhere struct{ asked atomic.Int64 }
 
-func (u untouched) Connect(context.Context) (driver.Conn, error) {
-	u.t.Error("a request was made")
+func (n *nowhere) Connect(context.Context) (driver.Conn, error) {
+	n.asked.Add(1)
 	return nil, errors.New("no database here")
 }
 
-func (untouched) Driver() driver.Driver { return nil }
+func (*nowhere) Driver() driver.Driver { return nil }
 
-func untouchedDB(t *testing.T) *sql.DB {
-	db := sql.OpenDB(untouched{t})
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	return db
+// untouched fails the test if anybody tried to reach the database.
+func (n *nowhere) untouched(t *testing.T) {
+	t.Helper()
+	require.Zero(t, n.asked.Load(), "a request was made")
 }
 
+func nowhereDB(t *testing.T) (*sql.DB, *nowhere) {
+	n := new(nowhere)
+	db := sql.OpenDB(n)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db, n
+}
+
+// opened is what New returns for a database that cannot be reached.
+func opened(t *testing.T, dialect sqlfence.Dialect, opts ...sqlfence.Option) *sqlfence.Fence {
+	t.Helper()
+	db, _ := nowhereDB(t)
+	fence, err := sqlfence.New(db, dialect, opts...)
+	require.NoError(t, err)
+	return fence
+}
+
+var dialects = map[sqlfence.Dialect]string{sqlfence.PostgreSQL: `"`, sqlfence.SQLite: `"`, sqlfence.MySQL: "`"}
+
 func TestNewRefuses(t *testing.T) {
-	db := untouchedDB(t)
+	db, n := nowhereDB(t)
 	for name, c := range map[string]struct {
 		db      *sql.DB
 		dialect sqlfence.Dialect
@@ -49,18 +68,27 @@ func TestNewRefuses(t *testing.T) {
 			require.ErrorIs(t, err, fencelock.ErrInvalidOption)
 			require.ErrorContains(t, err, c.says)
 			require.Nil(t, fence)
+			n.untouched(t)
 		})
 	}
 }
 
+func TestWithScopeRefuses(t *testing.T) {
+	db, n := nowhereDB(t)
+	for _, name := range []string{"", strings.Repeat("x", 1025)} {
+		_, err := sqlfence.New(db, sqlfence.MySQL, sqlfence.WithScope(name))
+		require.ErrorIs(t, err, fencelock.ErrInvalidName)
+	}
+	n.untouched(t)
+}
+
 func TestWithTable(t *testing.T) {
-	db := untouchedDB(t)
+	db, n := nowhereDB(t)
 	long := strings.Repeat("x", 63)
 	for _, name := range []string{"marks", "_", "m2", "order", "app.marks", long, long + "." + long} {
-		for _, dialect := range []sqlfence.Dialect{sqlfence.PostgreSQL, sqlfence.SQLite} {
-			fence, err := sqlfence.New(db, dialect, sqlfence.WithTable(name))
-			require.NoError(t, err, name)
-			quoted := `"` + strings.ReplaceAll(name, ".", `"."`) + `"`
+		for dialect, quote := range dialects {
+			fence := opened(t, dialect, sqlfence.WithTable(name))
+			quoted := quote + strings.ReplaceAll(name, ".", quote+"."+quote) + quote
 			require.True(t, strings.HasPrefix(fence.DDL(), "CREATE TABLE IF NOT EXISTS "+quoted+" ("), fence.DDL())
 		}
 	}
@@ -72,19 +100,17 @@ func TestWithTable(t *testing.T) {
 		require.ErrorIs(t, err, fencelock.ErrInvalidOption, "%.80q", name)
 		require.Less(t, len(err.Error()), 1024, "an option must not fill a log")
 	}
+	n.untouched(t)
 }
 
 func TestWithTxOptionsNil(t *testing.T) {
-	_, err := sqlfence.New(untouchedDB(t), sqlfence.PostgreSQL, sqlfence.WithTxOptions(nil))
-	require.NoError(t, err)
+	opened(t, sqlfence.PostgreSQL, sqlfence.WithTxOptions(nil))
 }
 
 func TestDDLDefaultTable(t *testing.T) {
-	for _, dialect := range []sqlfence.Dialect{sqlfence.PostgreSQL, sqlfence.SQLite} {
-		fence, err := sqlfence.New(untouchedDB(t), dialect)
-		require.NoError(t, err)
-		ddl := fence.DDL()
-		require.Contains(t, ddl, "CREATE TABLE IF NOT EXISTS fencelock_marks (")
+	for dialect, quote := range dialects {
+		ddl := opened(t, dialect).DDL()
+		require.Contains(t, ddl, "CREATE TABLE IF NOT EXISTS "+quote+"fencelock_marks"+quote+" (")
 		require.NotContains(t, ddl, "%", "what Sprintf could not place")
 		require.True(t, strings.HasSuffix(ddl, ";"), ddl)
 	}
@@ -94,10 +120,12 @@ func TestDDLDefaultTable(t *testing.T) {
 func TestBadArguments(t *testing.T) {
 	ctx := t.Context()
 	var rejected []fencelock.TokenRejectedInfo
-	fence, err := sqlfence.New(untouchedDB(t), sqlfence.PostgreSQL, sqlfence.WithHooks(fencelock.Hooks{
+	db, n := nowhereDB(t)
+	fence, err := sqlfence.New(db, sqlfence.PostgreSQL, sqlfence.WithScope("lock"), sqlfence.WithHooks(fencelock.Hooks{
 		TokenRejected: func(info fencelock.TokenRejectedInfo) { rejected = append(rejected, info) },
 	}))
 	require.NoError(t, err)
+	n.asked.Store(0) // by New
 	token, err := fencelock.ParseToken("lock", "1.h")
 	require.NoError(t, err)
 	fn := func(*sql.Tx) error {
@@ -127,8 +155,22 @@ func TestBadArguments(t *testing.T) {
 		require.ErrorIs(t, info.Err, fencelock.ErrNoToken)
 	}
 
+	rejected = nil
+	other, err := fencelock.ParseToken("lock ", "1.h")
+	require.NoError(t, err)
+	require.ErrorIs(t, fence.Tx(ctx, other, fn), fencelock.ErrScope)
+	require.ErrorIs(t, fence.Advance(ctx, other), fencelock.ErrScope)
+	require.ErrorIs(t, fence.Check(ctx, new(sql.Tx), other), fencelock.ErrScope)
+	require.Len(t, rejected, 3)
+	require.True(t, rejected[0].Token.Equal(other))
+
+	require.ErrorIs(t, fence.Check(ctx, nil, token), fencelock.ErrInvalidOption)
+	require.ErrorIs(t, fence.Check(none, new(sql.Tx), token), fencelock.ErrInvalidOption)
+	require.ErrorIs(t, fence.Check(ctx, new(sql.Tx), fencelock.Token{}), fencelock.ErrNoToken)
+
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	require.ErrorIs(t, fence.Tx(ended, token, fn), context.Canceled)
 	require.ErrorIs(t, fence.Migrate(ended), context.Canceled)
+	n.untouched(t)
 }

@@ -12,6 +12,7 @@ import "strings"
 // Drivers have no method in common that tells a result code. The texts matched
 // here are SQLite's own, which every driver passes on.
 var sqlite = dialect{
+	quote: doubleQuotes,
 	create: `CREATE TABLE IF NOT EXISTS %s (
 	scope      BLOB    NOT NULL PRIMARY KEY, -- the lock's name
 	token      INTEGER NOT NULL CHECK (token > 0), -- the highest revision seen
@@ -25,15 +26,19 @@ ON CONFLICT (scope) DO UPDATE
 SET token = excluded.token, holder = excluded.holder, written_at = excluded.written_at
 WHERE mark.token < excluded.token OR (mark.token = excluded.token AND mark.holder = excluded.holder)
 RETURNING token`,
+	returns: true,
+	faults:  sqliteFaults,
 
 	// A COMMIT that is refused leaves the transaction open; drivers roll it back
 	// then, as database/sql demands. A disk error can come after the commit point,
 	// so it proves nothing.
-	transient:    sqliteBusy,
-	rolledBack:   func(err error) bool { return sqliteSays(err, "constraint failed") },
+	transient:  sqliteBusy,
+	rolledBack: func(err error) bool { return sqliteSays(err, "constraint failed") },
+	// SQLite ends a transaction under its callback when a statement fails that it
+	// cannot undo alone: after an interrupt, on a full disk, by OR ROLLBACK.
+	ended:        func(err error) bool { return sqliteSays(err, "no transaction is active") },
 	missingTable: func(err error) bool { return sqliteSays(err, "no such table: ") },
-	// There is one writer.
-	raced: func(error) bool { return false },
+	raced:        never, // there is one writer
 }
 
 // sqliteBusy is SQLITE_BUSY: another connection has the lock, for longer than

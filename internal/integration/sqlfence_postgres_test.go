@@ -1,34 +1,15 @@
 package integration_test
 
 import (
-	"bytes"
-	"context"
 	"database/sql"
-	"errors"
-	"io"
-	"net"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/sqlfence"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// awaitPostgresLock returns when a backend waits for a lock: nothing tells but
-// asking.
-func awaitPostgresLock(t *testing.T, db *sql.DB) {
-	assert.Eventually(t, func() bool {
-		var waiting bool
-		err := db.QueryRowContext(t.Context(),
-			"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock')").Scan(&waiting)
-		return assert.NoError(t, err) && waiting
-	}, 10*time.Second, time.Millisecond, "nobody waits for a lock")
-}
 
 // postgresRowLockIsNotEnough is the reason why an equal token writes too: the
 // same meeting as in sqlFenceReadsPredecessor, guarded by a row lock.
@@ -59,12 +40,12 @@ func postgresRowLockIsNotEnough(t *testing.T, db fencedDB) {
 	require.NoError(t, guarded(func(tx *sql.Tx) error {
 		go func() {
 			result <- guarded(func(tx *sql.Tx) (err error) {
-				seen, err = read(ctx, tx, "x")
+				seen, err = db.read(ctx, tx, "x")
 				return err
 			})
 		}()
 		db.awaitBlocked(t)
-		return write(ctx, "x", 2)(tx)
+		return db.write(ctx, "x", 2)(tx)
 	}))
 	require.NoError(t, <-result)
 	require.Zero(t, seen, "the snapshot is older than the commit that was waited for")
@@ -76,11 +57,11 @@ func postgresRunsAgain(t *testing.T, db fencedDB) {
 	ctx := t.Context()
 	fence := db.fence(t, sqlfence.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelRepeatableRead}))
 	token := sqlToken(t, "lock", 1, "h")
-	require.NoError(t, fence.Tx(ctx, token, write(ctx, "x", 1)))
+	require.NoError(t, fence.Tx(ctx, token, db.write(ctx, "x", 1)))
 
 	var seen []int64
 	require.NoError(t, fence.Tx(ctx, token, func(tx *sql.Tx) error {
-		v, err := read(ctx, tx, "x")
+		v, err := db.read(ctx, tx, "x")
 		if err != nil {
 			return err
 		}
@@ -90,130 +71,10 @@ func postgresRunsAgain(t *testing.T, db fencedDB) {
 				return err
 			}
 		}
-		return write(ctx, "x", v+1)(tx)
+		return db.write(ctx, "x", v+1)(tx)
 	}))
 	require.Equal(t, []int64{1, 10}, seen)
 	require.EqualValues(t, 11, db.value(t, "x"))
-}
-
-// commitFault spoils the next COMMIT of a connection to PostgreSQL. It wraps
-// the real connection, so both ends see what a broken network shows them.
-type commitFault struct {
-	kind  faultKind
-	armed atomic.Bool
-	// stalled is closed when the reply has come and is kept back.
-	stalled chan struct{}
-}
-
-type faultKind int
-
-const (
-	loseReply   faultKind = iota // and the connection breaks
-	loseRequest                  // and the connection breaks
-	stallReply                   // for ever, on a connection that looks alive
-)
-
-func (f *commitFault) open(t *testing.T, db fencedDB) *sql.DB {
-	t.Helper()
-	var (
-		schema string
-		url    string
-	)
-	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT current_schema()").Scan(&schema))
-	require.NoError(t, db.QueryRowContext(t.Context(),
-		"SELECT 'postgres://pgtest@127.0.0.1:' || inet_server_port() || '/postgres?sslmode=disable'").Scan(&url))
-	config, err := pgx.ParseConfig(url + "&search_path=" + schema)
-	require.NoError(t, err)
-	dial := config.DialFunc
-	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		return &faultyConn{Conn: conn, fault: f}, nil
-	}
-	faulty := stdlib.OpenDB(*config)
-	t.Cleanup(func() { assert.NoError(t, faulty.Close()) })
-	return faulty
-}
-
-type faultyConn struct {
-	net.Conn
-	fault *commitFault
-	hit   atomic.Bool // the reply to come is that of the spoiled commit
-}
-
-func (c *faultyConn) Write(p []byte) (int, error) {
-	if !bytes.Contains(p, []byte("commit")) || !c.fault.armed.CompareAndSwap(true, false) {
-		return c.Conn.Write(p)
-	}
-	if c.fault.kind == loseRequest {
-		return len(p), c.Close()
-	}
-	c.hit.Store(true)
-	return c.Conn.Write(p)
-}
-
-func (c *faultyConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if err != nil || !c.hit.Load() {
-		return n, err
-	}
-	if c.fault.kind == loseReply {
-		return 0, errors.Join(io.ErrUnexpectedEOF, c.Close())
-	}
-	close(c.fault.stalled)
-	return c.Conn.Read(p) // the server has nothing more to say
-}
-
-func postgresCommitReplyLost(t *testing.T, db fencedDB) {
-	postgresCommitFault(t, db, &commitFault{kind: loseReply}, 1)
-}
-
-func postgresCommitRequestLost(t *testing.T, db fencedDB) {
-	postgresCommitFault(t, db, &commitFault{kind: loseRequest}, 0)
-}
-
-func postgresCommitFault(t *testing.T, db fencedDB, fault *commitFault, applied int64) {
-	ctx := t.Context()
-	db.fence(t)
-	fence, err := sqlfence.New(fault.open(t, db), sqlfence.PostgreSQL)
-	require.NoError(t, err)
-	token := sqlToken(t, "lock", 1, "h")
-
-	runs := 0
-	fault.armed.Store(true)
-	err = fence.Tx(ctx, token, func(tx *sql.Tx) error {
-		runs++
-		return write(ctx, "x", 1)(tx)
-	})
-	require.ErrorIs(t, err, sqlfence.ErrUnknownOutcome)
-	require.NotErrorIs(t, err, fencelock.ErrStale)
-	require.Equal(t, 1, runs, "an effect that may be applied is not applied again unasked")
-	require.Equal(t, applied, db.value(t, "x"))
-
-	require.NoError(t, fence.Tx(ctx, token, write(ctx, "x", 2)), "the same token passes, applied or not")
-	require.EqualValues(t, 2, db.value(t, "x"))
-}
-
-func postgresCommitReplyStalled(t *testing.T, db fencedDB) {
-	db.fence(t)
-	fault := &commitFault{kind: stallReply, stalled: make(chan struct{})}
-	fence, err := sqlfence.New(fault.open(t, db), sqlfence.PostgreSQL)
-	require.NoError(t, err)
-
-	lost := errors.New("the lock was lost")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	go func() {
-		<-fault.stalled
-		cancel(lost)
-	}()
-	fault.armed.Store(true)
-	err = fence.Tx(ctx, sqlToken(t, "lock", 1, "h"), write(ctx, "x", 1))
-	require.ErrorIs(t, err, sqlfence.ErrUnknownOutcome)
-	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorIs(t, err, lost)
-	require.EqualValues(t, 1, db.value(t, "x"))
 }
 
 func postgresConnectionKilled(t *testing.T, db fencedDB) {
@@ -221,7 +82,7 @@ func postgresConnectionKilled(t *testing.T, db fencedDB) {
 	fence := db.fence(t)
 	token := sqlToken(t, "lock", 1, "h")
 	err := fence.Tx(ctx, token, func(tx *sql.Tx) error {
-		if err := write(ctx, "x", 1)(tx); err != nil {
+		if err := db.write(ctx, "x", 1)(tx); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, "SELECT pg_terminate_backend(pg_backend_pid())")
@@ -230,14 +91,14 @@ func postgresConnectionKilled(t *testing.T, db fencedDB) {
 	require.ErrorContains(t, err, "57P01")
 	require.NotErrorIs(t, err, sqlfence.ErrUnknownOutcome, "nothing was committed before the commit")
 	require.Zero(t, db.value(t, "x"))
-	require.NoError(t, fence.Tx(ctx, token, write(ctx, "x", 2)))
+	require.NoError(t, fence.Tx(ctx, token, db.write(ctx, "x", 2)))
 }
 
 func postgresSwallowedFailure(t *testing.T, db fencedDB) {
 	ctx := t.Context()
 	fence := db.fence(t)
 	err := fence.Tx(ctx, sqlToken(t, "lock", 1, "h"), func(tx *sql.Tx) error {
-		if err := write(ctx, "x", 1)(tx); err != nil {
+		if err := db.write(ctx, "x", 1)(tx); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, "SELECT 1/0")
@@ -265,7 +126,7 @@ func requireRefusedCommit(t *testing.T, db fencedDB, fence *sqlfence.Fence) {
 	runs := 0
 	err := fence.Tx(ctx, sqlToken(t, "lock", 1, "h"), func(tx *sql.Tx) error {
 		runs++
-		if err := write(ctx, "x", 1)(tx); err != nil {
+		if err := db.write(ctx, "x", 1)(tx); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO child (parent) VALUES ('nobody')")

@@ -36,7 +36,7 @@ func sqliteWaitsForTheWriteLock(t *testing.T, db fencedDB) {
 
 	writer, err := db.BeginTx(t.Context(), nil)
 	require.NoError(t, err)
-	require.NoError(t, write(t.Context(), "x", 1)(writer))
+	require.NoError(t, db.write(t.Context(), "x", 1)(writer))
 
 	// It waits as long as it may.
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -53,7 +53,7 @@ func sqliteWaitsForTheWriteLock(t *testing.T, db fencedDB) {
 	require.NotErrorIs(t, err, sqlfence.ErrUnknownOutcome)
 
 	// And passes when the other has committed.
-	go func() { result <- fence.Tx(t.Context(), token, write(t.Context(), "x", 2)) }()
+	go func() { result <- fence.Tx(t.Context(), token, db.write(t.Context(), "x", 2)) }()
 	require.NoError(t, writer.Commit())
 	require.NoError(t, <-result)
 	require.EqualValues(t, 2, db.value(t, "x"))
@@ -81,7 +81,7 @@ func sqliteBusyCommit(t *testing.T, params string, wantRuns int) {
 	reader, err := db.BeginTx(ctx, nil)
 	require.NoError(t, err)
 	defer func() { _ = reader.Rollback() }()
-	_, err = read(ctx, reader, "x")
+	_, err = db.read(ctx, reader, "x")
 	require.NoError(t, err)
 
 	runs, leaves := 0, -1
@@ -91,11 +91,11 @@ func sqliteBusyCommit(t *testing.T, params string, wantRuns int) {
 				return err
 			}
 		}
-		v, err := read(ctx, tx, "x")
+		v, err := db.read(ctx, tx, "x")
 		if err != nil {
 			return err
 		}
-		return write(ctx, "x", v+1)(tx)
+		return db.write(ctx, "x", v+1)(tx)
 	}
 	token := sqlToken(t, "lock", 1, "h")
 	if wantRuns > 1 {

@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"syscall"
 )
 
 // findPrograms returns the folder that has both programs of a server: from
@@ -39,28 +37,4 @@ func version(folder string) int {
 		return 0 // a version such as 9.6, older than all that are whole numbers
 	}
 	return v
-}
-
-// unprivileged returns the attributes of a process that may be a server: the
-// test's own user, unless that is root, as whom PostgreSQL refuses to run.
-func unprivileged() (*syscall.SysProcAttr, error) {
-	if os.Geteuid() != 0 {
-		return &syscall.SysProcAttr{}, nil
-	}
-	for _, name := range []string{"postgres", "nobody"} {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, err := strconv.ParseUint(u.Uid, 10, 32)
-		if err != nil {
-			return nil, fmt.Errorf("pgtest: user %s: %w", name, err)
-		}
-		gid, err := strconv.ParseUint(u.Gid, 10, 32)
-		if err != nil {
-			return nil, fmt.Errorf("pgtest: user %s: %w", name, err)
-		}
-		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
-	}
-	return nil, errors.New("pgtest: PostgreSQL refuses to run as root, and there is neither a user postgres nor nobody")
 }
