@@ -21,6 +21,12 @@ var (
 	// was seen. A repetition that is refused says nothing about the first.
 	ErrUnknownOutcome = errors.New("pgxfence: the commit got no clear answer: all of the transaction was applied, or nothing")
 
+	// ErrBadTable is returned by [New], and by every call that uses the table of
+	// marks, if its columns cannot hold marks: a token that is cut, rounded or
+	// compared as a text would let stale ones pass. The error says how to mend
+	// each. Nothing was applied.
+	ErrBadTable = errors.New("pgxfence: the table cannot be trusted with marks")
+
 	// ErrNoTable is returned by every call but [Fence.Migrate] when the table
 	// of marks does not exist. Nothing was applied.
 	ErrNoTable = errors.New("pgxfence: the table of marks does not exist; " +

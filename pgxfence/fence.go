@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"runtime/debug"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,6 +23,7 @@ import (
 type DB interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
@@ -40,11 +42,15 @@ type Fence struct {
 	hooks     fencelock.Hooks
 
 	create, read, raise string
+
+	looked atomic.Bool // at the table's columns, and they are good
 }
 
-// New returns a fence for db, which it does not close. It sends no request, so
-// the table of marks need not exist yet. A nil db and a bad option are errors that
-// wrap [fencelock.ErrInvalidOption].
+// New returns a fence for db, which it does not close. The table of marks need not
+// exist yet. If it does, and db can be reached within 5 s, New looks at its columns,
+// and returns an error that is [ErrBadTable] if they cannot hold marks; if not, the
+// first call that uses the table does. A nil db and a bad option are errors that wrap
+// [fencelock.ErrInvalidOption], found before a request is sent.
 func New(db DB, opts ...Option) (*Fence, error) {
 	if db == nil || reflect.ValueOf(db).Kind() == reflect.Pointer && reflect.ValueOf(db).IsNil() {
 		return nil, fmt.Errorf("%w: pgxfence.New of a nil database", fencelock.ErrInvalidOption)
@@ -61,6 +67,12 @@ func New(db DB, opts ...Option) (*Fence, error) {
 	f.create = fmt.Sprintf(createMarks, f.table)
 	f.read = fmt.Sprintf(readMark, f.table)
 	f.raise = fmt.Sprintf(raiseMark, f.table)
+
+	ctx, cancel := context.WithTimeout(context.Background(), lookBound)
+	defer cancel()
+	if err := f.look(ctx, db); errors.Is(err, ErrBadTable) {
+		return nil, err
+	}
 	return f, nil
 }
 
@@ -71,7 +83,8 @@ func (f *Fence) DDL() string { return f.create }
 // Migrate creates the table of marks if it does not exist, by running
 // [Fence.DDL]. It can be called at every start and from many processes at once,
 // by a user with the right to create tables; PostgreSQL asks for that right also
-// where the table exists.
+// where the table exists. A table that exists and cannot hold marks is an error that
+// is [ErrBadTable]; it is left as it is.
 func (f *Fence) Migrate(ctx context.Context) error {
 	if ctx == nil {
 		return errNilContext()
@@ -83,7 +96,7 @@ func (f *Fence) Migrate(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("pgxfence: cannot create the table of marks: %w", because(ctx, err))
 	}
-	return nil
+	return f.look(ctx, f.db)
 }
 
 // Tx runs fn in a transaction in which token was checked and became the mark,
@@ -103,7 +116,7 @@ func (f *Fence) Migrate(ctx context.Context) error {
 //   - what fn returned: all of it is rolled back, also the mark, which is as
 //     high as before. [Fence.Advance] raises it for good;
 //   - [ErrUnknownOutcome]: the commit got no clear answer;
-//   - [ErrNoTable], [fencelock.ErrInvalidOption] for a nil fn, ctx's error and
+//   - [ErrNoTable], [ErrBadTable], [fencelock.ErrInvalidOption] for a nil fn, ctx's error and
 //     cause, or what the database said: nothing was applied.
 //
 // If fn panics or calls [runtime.Goexit] the transaction is rolled back.
@@ -139,8 +152,8 @@ func (f *Fence) Advance(ctx context.Context, token fencelock.Token) error {
 
 // Check refuses a stale token, and makes any other the mark, in a transaction the
 // caller began and will commit. It returns nil, [fencelock.ErrNoToken],
-// [fencelock.ErrScope], a [*fencelock.StaleError], [ErrNoTable] or what the
-// database said; after any error the caller must roll back.
+// [fencelock.ErrScope], a [*fencelock.StaleError], [ErrNoTable], [ErrBadTable] or
+// what the database said; after any error the caller must roll back.
 //
 // Call it before anything else in the transaction. Under REPEATABLE READ and
 // SERIALIZABLE the first statement decides what the transaction sees, so reads made
@@ -161,6 +174,11 @@ func (f *Fence) Check(ctx context.Context, tx pgx.Tx, token fencelock.Token) err
 	if errors.Is(err, fencelock.ErrStale) {
 		f.rejected(token, err)
 	}
+	if err == nil {
+		// After the check, whose place is first, and in the transaction: there may be
+		// no other connection.
+		err = f.look(ctx, tx)
+	}
 	return err
 }
 
@@ -172,6 +190,9 @@ func (f *Fence) Highest(ctx context.Context, name string) (fencelock.Token, erro
 		return fencelock.Token{}, errNilContext()
 	}
 	if err := checkName(name); err != nil {
+		return fencelock.Token{}, err
+	}
+	if err := f.look(ctx, f.db); err != nil {
 		return fencelock.Token{}, err
 	}
 	return f.mark(ctx, f.db, name)
@@ -194,6 +215,9 @@ func (f *Fence) admit(token fencelock.Token) error {
 
 // attempt is one transaction of Tx. ran reports whether it came to fn.
 func (f *Fence) attempt(ctx context.Context, token fencelock.Token, fn func(pgx.Tx) error) (ran bool, err error) {
+	if err := f.look(ctx, f.db); err != nil {
+		return false, err
+	}
 	tx, err := f.db.BeginTx(ctx, f.txOptions)
 	if err != nil {
 		return false, fmt.Errorf("pgxfence: cannot begin a transaction: %w", because(ctx, err))
@@ -231,9 +255,9 @@ func (f *Fence) check(ctx context.Context, tx pgx.Tx, token fencelock.Token) err
 	if err != nil {
 		return err
 	}
-	if highest.IsZero() {
-		return fmt.Errorf("pgxfence: the mark of lock %q was not written, and none is there; "+
-			"look for a trigger, a rule or row-level security on table %s", token.Name(), f.table)
+	if highest.Compare(token) < 0 || highest.Equal(token) {
+		return fmt.Errorf("pgxfence: the mark of lock %q was not written, it is %v; "+
+			"look for a trigger, a rule or row-level security on table %s", token.Name(), highest, f.table)
 	}
 	return &fencelock.StaleError{Scope: token.Name(), Presented: token, Highest: highest}
 }
@@ -257,10 +281,7 @@ func (f *Fence) commit(ctx context.Context, tx pgx.Tx) error {
 	return fmt.Errorf("%w: %w", ErrUnknownOutcome, because(ctx, err))
 }
 
-func (f *Fence) mark(ctx context.Context, q interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}, name string,
-) (fencelock.Token, error) {
+func (f *Fence) mark(ctx context.Context, q querier, name string) (fencelock.Token, error) {
 	var (
 		revision int64
 		holder   string

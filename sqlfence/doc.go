@@ -1,6 +1,6 @@
 // Package sqlfence is the fence at a SQL database: it checks a fencing token
-// and applies the effect in one transaction, through database/sql. PostgreSQL
-// and SQLite are supported, with any driver.
+// and applies the effect in one transaction, through database/sql. PostgreSQL,
+// MySQL, MariaDB and SQLite are supported, with any driver.
 //
 //	fence, err := sqlfence.New(db, sqlfence.PostgreSQL)
 //	…
@@ -14,6 +14,10 @@
 // is the check, and raises the mark. A token below the mark, or equal to it but
 // of another holder, is refused with a [*fencelock.StaleError], and nothing is
 // applied. Deleting the protected data never forgets the mark.
+//
+// Marks are kept by the lock's name alone, which the token brings along. [WithScope]
+// binds a fence to the one lock that guards its data. Locks of one name in two etcd
+// clusters, or under two prefixes, must not share a table of marks.
 //
 // # What a transaction may read
 //
@@ -40,6 +44,17 @@
 // is looked up in the connection's search_path, so give [WithTable] a schema
 // where that differs between writers.
 //
+// # What a callback must not do
+//
+// It must return the error of every statement that failed, and run none that commits
+// by itself. After some failures the database has undone the transaction and goes on
+// without one, so that the statements that follow are applied at once, and not
+// fenced: in SQLite after an interrupt, on a full disk or by OR ROLLBACK, in MySQL
+// after a deadlock. MySQL commits the transaction at every statement that changes the
+// schema, and some others. [Fence.Tx] finds that out at the end, and returns
+// [ErrTransactionEnded]. In PostgreSQL only the callback itself can end its
+// transaction, by sending COMMIT or ROLLBACK as a text, and that is not found out.
+//
 // # Waiting
 //
 // A fenced transaction waits for the one before it on the same lock, and on
@@ -55,4 +70,21 @@
 // costs another run of the callback. A driver that does not interrupt the wait of
 // busy_timeout when the context ends delays the return by as much. An in-memory
 // database is one for each connection: use it with SetMaxOpenConns(1).
+//
+// # MySQL and MariaDB
+//
+// Two more statements than elsewhere find out whether the transaction ended under its
+// callback, and one whether the token passed, since MySQL has no RETURNING. No
+// decision rests on a number of rows, so it does not matter whether the driver counts
+// those found or those changed. Drivers give up no wait of their own for a context
+// between statements: set their time-out for reads (readTimeout in the DSN) where the
+// network can fall silent. Tables of the callback that are not InnoDB's take no part
+// in the transaction.
+//
+// # A token in the row
+//
+// Who keeps the token in the protected row itself needs no table of marks; see
+// [CheckRow] for the statement, and for what it does not protect. For PostgreSQL there
+// is a trigger that refuses writes by transactions in which no token was checked, in
+// docs/postgres-trigger.sql of this module.
 package sqlfence

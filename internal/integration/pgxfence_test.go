@@ -37,29 +37,31 @@ func TestPgxFence(t *testing.T) {
 	harness.NoLeaks(t)
 	server := pgtest.Start(t)
 	for name, test := range map[string]func(*testing.T, *pgxDB){
-		"the rule":                     pgxRule,
-		"exact for every int64":        pgxExact,
-		"deleted data keeps its mark":  pgxDeletedData,
-		"reads its predecessor":        pgxReadsPredecessor,
-		"first writers at once":        pgxFirstWriters,
-		"shuffled tokens":              pgxShuffled,
-		"the reply to commit is lost":  func(t *testing.T, db *pgxDB) { pgxCommitFault(t, db, loseReply, 1) },
-		"the commit itself is lost":    func(t *testing.T, db *pgxDB) { pgxCommitFault(t, db, loseRequest, 0) },
-		"the connection is killed":     pgxKilled,
-		"a failure is swallowed":       pgxSwallowed,
-		"the callback commits":         pgxCallbackCommits,
-		"panic and Goexit":             pgxPanicAndGoexit,
-		"a context that ends inside":   pgxContextEnds,
-		"runs again with its token":    pgxRunsAgain,
-		"check in one's own":           pgxCheck,
-		"a savepoint rolled back":      pgxSavepoint,
-		"no table":                     pgxNoTable,
-		"migrated by many at once":     pgxMigrate,
-		"shares its marks":             pgxSharesMarksWithSQLFence,
-		"bad input":                    pgxBadInput,
-		"hooks":                        pgxHooks,
-		"a pool that is closed":        pgxClosed,
-		"waits and serves other locks": pgxWaits,
+		"the rule":                      pgxRule,
+		"exact for every int64":         pgxExact,
+		"deleted data keeps its mark":   pgxDeletedData,
+		"reads its predecessor":         pgxReadsPredecessor,
+		"first writers at once":         pgxFirstWriters,
+		"shuffled tokens":               pgxShuffled,
+		"the reply to commit is lost":   func(t *testing.T, db *pgxDB) { pgxCommitFault(t, db, loseReply, 1) },
+		"the commit itself is lost":     func(t *testing.T, db *pgxDB) { pgxCommitFault(t, db, loseRequest, 0) },
+		"the connection is killed":      pgxKilled,
+		"a failure is swallowed":        pgxSwallowed,
+		"the callback commits":          pgxCallbackCommits,
+		"panic and Goexit":              pgxPanicAndGoexit,
+		"a context that ends inside":    pgxContextEnds,
+		"runs again with its token":     pgxRunsAgain,
+		"check in one's own":            pgxCheck,
+		"a savepoint rolled back":       pgxSavepoint,
+		"no table":                      pgxNoTable,
+		"migrated by many at once":      pgxMigrate,
+		"shares its marks":              pgxSharesMarksWithSQLFence,
+		"tables that cannot hold marks": pgxBadTables,
+		"a token kept in the row":       pgxRow,
+		"bad input":                     pgxBadInput,
+		"hooks":                         pgxHooks,
+		"a pool that is closed":         pgxClosed,
+		"waits and serves other locks":  pgxWaits,
 	} {
 		t.Run(name, func(t *testing.T) {
 			url := server.URL() + "&search_path=" + pgxSchema(t, server.URL())
@@ -471,8 +473,7 @@ func pgxSharesMarksWithSQLFence(t *testing.T, db *pgxDB) {
 	theirs, err := sqlfence.New(std, sqlfence.PostgreSQL)
 	require.NoError(t, err)
 	require.NoError(t, theirs.Migrate(ctx))
-	// pgx quotes a name that needs no quotes, too.
-	require.Equal(t, theirs.DDL(), strings.ReplaceAll(ours.DDL(), `"`, ""))
+	require.Equal(t, theirs.DDL(), ours.DDL())
 	first, second, third := sqlToken(t, "lock", 1, "a"), sqlToken(t, "lock", 2, "b"), sqlToken(t, "lock", 3, "c")
 	require.NoError(t, ours.Advance(ctx, second))
 	requireStale(t, theirs.Advance(ctx, first), first, second)
@@ -513,8 +514,9 @@ func pgxBadInput(t *testing.T, db *pgxDB) {
 	require.ErrorIs(t, f.Tx(ctx, fencelock.Token{}, pgxNever(t)), fencelock.ErrNoToken)
 	require.ErrorIs(t, f.Tx(ctx, sqlToken(t, "other", 9, "h"), pgxNever(t)), fencelock.ErrScope)
 	require.ErrorIs(t, f.Tx(ctx, sqlToken(t, "lock", 1, "h"), nil), fencelock.ErrInvalidOption)
-	require.ErrorIs(t, f.Tx(nil, sqlToken(t, "lock", 1, "h"), pgxNever(t)), fencelock.ErrInvalidOption) //nolint:staticcheck // that is what is tested
-	require.ErrorIs(t, f.Migrate(nil), fencelock.ErrInvalidOption)                                      //nolint:staticcheck
+	var none context.Context
+	require.ErrorIs(t, f.Tx(none, sqlToken(t, "lock", 1, "h"), pgxNever(t)), fencelock.ErrInvalidOption)
+	require.ErrorIs(t, f.Migrate(none), fencelock.ErrInvalidOption)
 	_, err = f.Highest(ctx, "")
 	require.ErrorIs(t, err, fencelock.ErrInvalidName)
 	require.NoError(t, f.Advance(ctx, sqlToken(t, "lock", 1, "h")))
@@ -555,4 +557,59 @@ func pgxWaits(t *testing.T, db *pgxDB) {
 		require.ErrorIs(t, f.Tx(brief, token, pgxNever(t)), context.DeadlineExceeded)
 		return nil
 	}))
+}
+
+func pgxBadTables(t *testing.T, db *pgxDB) {
+	ctx := t.Context()
+	early, err := pgxfence.New(db.Pool)
+	require.NoError(t, err)
+	token := sqlToken(t, "lock", 1, "h")
+	for name, table := range badTables[sqlfence.PostgreSQL] {
+		t.Run(name, func(t *testing.T) {
+			_, err := db.Exec(ctx, "CREATE TABLE fencelock_marks ("+table.columns+")")
+			require.NoError(t, err)
+			_, err = pgxfence.New(db.Pool)
+			require.ErrorIs(t, err, pgxfence.ErrBadTable)
+			require.ErrorContains(t, err, table.says)
+			for _, err := range []error{
+				early.Tx(ctx, token, pgxNever(t)),
+				early.Migrate(ctx),
+				second(early.Highest(ctx, "lock")),
+			} {
+				require.ErrorIs(t, err, pgxfence.ErrBadTable)
+			}
+			_, err = db.Exec(ctx, "DROP TABLE fencelock_marks")
+			require.NoError(t, err)
+		})
+	}
+	require.NoError(t, early.Migrate(ctx))
+	require.NoError(t, early.Advance(ctx, token))
+}
+
+func pgxRow(t *testing.T, db *pgxDB) {
+	ctx := t.Context()
+	_, err := db.Exec(ctx, `CREATE TABLE account (id BIGINT PRIMARY KEY, balance BIGINT, fence_token BIGINT DEFAULT 0, fence_holder TEXT)`)
+	require.NoError(t, err)
+	_, err = db.Exec(ctx, "INSERT INTO account VALUES (1, 0, 0, NULL), (2, 0, NULL, NULL), (3, 0, 5, 'not a holder')")
+	require.NoError(t, err)
+	set := func(token fencelock.Token, id int64, where string) error {
+		return pgx.BeginFunc(ctx, db.Pool, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `UPDATE account SET balance = $1, fence_token = $1, fence_holder = $2
+WHERE id = $3 AND (fence_token < $1 OR fence_token = $1 AND fence_holder = $2)`+where, token, token.Holder(), id)
+			require.NoError(t, err)
+			return pgxfence.CheckRow(ctx, tx, token, "SELECT fence_token, fence_holder FROM account WHERE id = $1", id)
+		})
+	}
+	one, same, two := sqlToken(t, "lock", 1<<53, "a"), sqlToken(t, "lock", 1<<53, "b"), sqlToken(t, "lock", 1<<53+1, "c")
+	require.ErrorIs(t, set(one, 1, " AND false"), pgxfence.ErrNotWritten)
+	require.NoError(t, set(one, 1, ""))
+	require.NoError(t, set(one, 1, ""))
+	requireStale(t, set(same, 1, ""), same, one)
+	require.ErrorIs(t, set(two, 1, " AND false"), pgxfence.ErrNotWritten)
+	require.NoError(t, set(two, 1, ""))
+	requireStale(t, set(one, 1, ""), one, two)
+	require.ErrorIs(t, set(two, 2, ""), pgxfence.ErrNullToken)
+	require.ErrorIs(t, set(two, 4, ""), pgxfence.ErrNoRow)
+	require.ErrorIs(t, set(sqlToken(t, "lock", 5, "h"), 3, ""), fencelock.ErrInvalidToken)
+	require.ErrorIs(t, pgxfence.CheckRow(ctx, nil, one, "SELECT 1"), fencelock.ErrInvalidOption)
 }

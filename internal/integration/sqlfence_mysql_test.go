@@ -99,7 +99,7 @@ func mysqlConnectionKilled(t *testing.T, db fencedDB) {
 func mysqlIdleConnectionsKilled(t *testing.T, db fencedDB) {
 	const idle = 20
 	ctx := t.Context()
-	fence := db.fence(t)
+	db.fence(t)
 	used := openMySQL(t, db, mysqlConfig(t, db))
 	used.SetMaxIdleConns(idle)
 	var (

@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"database/sql"
+	"os"
 	"testing"
 
 	"github.com/fencelock/fencelock"
@@ -168,4 +169,78 @@ func postgresSchema(t *testing.T, db fencedDB) {
 	nowhere := db.unmigrated(t, sqlfence.WithTable("nowhere.marks"))
 	require.ErrorIs(t, nowhere.Advance(ctx, newer), sqlfence.ErrNoTable)
 	require.ErrorContains(t, nowhere.Migrate(ctx), "nowhere")
+}
+
+// postgresTrigger is the recipe of docs/postgres-trigger.sql.
+func postgresTrigger(t *testing.T, db fencedDB) {
+	ctx := t.Context()
+	fence := db.fence(t)
+	recipe, err := os.ReadFile("../../docs/postgres-trigger.sql")
+	require.NoError(t, err)
+	for _, statement := range []string{
+		string(recipe),
+		`CREATE TRIGGER fenced BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON data
+FOR EACH STATEMENT EXECUTE FUNCTION fencelock_require('lock')`,
+	} {
+		_, err := db.ExecContext(ctx, statement)
+		require.NoError(t, err)
+	}
+	first, second := sqlToken(t, "lock", 1, "a"), sqlToken(t, "lock", 2, "b")
+	refused := func(err error) {
+		t.Helper()
+		require.ErrorContains(t, err, "no fencing token of lock lock was checked in this transaction")
+		require.ErrorContains(t, err, "23000")
+	}
+	statements := []string{
+		"INSERT INTO data VALUES ('x', 1)", "UPDATE data SET value = 2", "DELETE FROM data", "TRUNCATE data",
+		"UPDATE data SET value = 2 WHERE false",
+	}
+	forgotten := func() {
+		t.Helper()
+		for _, statement := range statements {
+			_, err := db.ExecContext(ctx, statement)
+			refused(err)
+		}
+	}
+	forgotten() // before there is any mark
+	require.NoError(t, fence.Tx(ctx, first, db.write(ctx, "x", 1)))
+	forgotten() // of a mark that another transaction wrote
+	// Also on the same connection, and by a transaction that other locks' tokens passed.
+	refused(fence.Tx(ctx, sqlToken(t, "other lock", 9, "h"), db.write(ctx, "x", 9)))
+	require.NoError(t, fence.Tx(ctx, first, db.write(ctx, "x", 2)), "an equal token")
+	require.NoError(t, fence.Tx(ctx, second, func(tx *sql.Tx) error {
+		for _, statement := range statements[1:] {
+			if _, err := tx.ExecContext(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return db.write(ctx, "x", 3)(tx)
+	}))
+	requireStale(t, fence.Tx(ctx, first, neverRun(t)), first, second)
+
+	// With Check, and with one that a savepoint took back.
+	tx, err := db.BeginTx(ctx, nil)
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.ExecContext(ctx, "SAVEPOINT a")
+	require.NoError(t, err)
+	require.NoError(t, fence.Check(ctx, tx, second))
+	_, err = tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT a")
+	require.NoError(t, err)
+	refused(db.write(ctx, "x", 4)(tx))
+	_, err = tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT a")
+	require.NoError(t, err)
+	require.NoError(t, fence.Check(ctx, tx, second))
+	_, err = tx.ExecContext(ctx, "RELEASE SAVEPOINT a")
+	require.NoError(t, err)
+	refused(db.write(ctx, "x", 4)(tx))
+	require.NoError(t, tx.Rollback())
+
+	tx, err = db.BeginTx(ctx, nil)
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback() }()
+	require.NoError(t, fence.Check(ctx, tx, second))
+	require.NoError(t, db.write(ctx, "x", 5)(tx))
+	require.NoError(t, tx.Commit())
+	require.EqualValues(t, 5, db.value(t, "x"))
 }

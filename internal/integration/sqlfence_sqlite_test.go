@@ -66,6 +66,54 @@ func sqliteDeferredConstraint(t *testing.T, db fencedDB) {
 	requireRefusedCommit(t, db, fence)
 }
 
+// sqliteTransactionEnds: SQLite ends a transaction in which a statement failed that it
+// cannot undo alone, and the statements after it are no part of any.
+func sqliteTransactionEnds(t *testing.T, db fencedDB) {
+	fence := db.fence(t)
+	require.NoError(t, fence.Advance(t.Context(), sqlToken(t, "lock", 1, "h")))
+	for name, fails := range map[string]func(ctx context.Context, tx *sql.Tx) error{
+		"OR ROLLBACK": func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT OR ROLLBACK INTO data (id, value) VALUES ('x', 1), ('x', 2)")
+			return err
+		},
+		"interrupted write": func(ctx context.Context, tx *sql.Tx) error {
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			_, err := tx.ExecContext(short, `INSERT INTO data (id, value)
+WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 'row ' || i, i FROM n`)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			runs := 0
+			err := fence.Tx(ctx, sqlToken(t, "lock", 1, "h"), func(tx *sql.Tx) error {
+				runs++
+				if err := fails(ctx, tx); err == nil {
+					t.Error("the statement did not fail")
+				}
+				return db.write(ctx, name, 1)(tx) // as if nothing had happened
+			})
+			require.ErrorIs(t, err, sqlfence.ErrTransactionEnded)
+			require.NotErrorIs(t, err, sqlfence.ErrUnknownOutcome)
+			require.Equal(t, 1, runs)
+			require.EqualValues(t, 1, db.value(t, name), "applied at once, as the documentation warns")
+			require.Zero(t, db.value(t, "row 1"))
+
+			// With its error returned nothing of it is applied.
+			err = fence.Tx(ctx, sqlToken(t, "lock", 1, "h"), func(tx *sql.Tx) error {
+				if err := fails(ctx, tx); err != nil {
+					return err
+				}
+				return db.write(ctx, "never", 1)(tx)
+			})
+			require.Error(t, err)
+			require.NotErrorIs(t, err, sqlfence.ErrTransactionEnded)
+			require.Zero(t, db.value(t, "never"))
+		})
+	}
+}
+
 func TestSQLFenceSQLiteBusyCommit(t *testing.T) {
 	t.Run("wal", func(t *testing.T) { sqliteBusyCommit(t, "&_pragma=journal_mode(wal)", 1) })
 	t.Run("rollback journal", func(t *testing.T) { sqliteBusyCommit(t, "&_pragma=journal_mode(delete)", 2) })

@@ -138,6 +138,7 @@ func TestSQLFencePostgreSQL(t *testing.T) {
 		{"constraint that fails at the commit", postgresDeferredConstraint},
 		{"table that hides its rows", postgresHiddenMark},
 		{"table in a schema", postgresSchema},
+		{"a trigger for the path somebody forgot", postgresTrigger},
 	})
 }
 
@@ -147,6 +148,7 @@ func TestSQLFenceSQLite(t *testing.T) {
 			runSQLFence(t, func(t *testing.T) fencedDB { return sqliteDB(t, params) }, []sqlFenceCase{
 				{"a write lock held by others", sqliteWaitsForTheWriteLock},
 				{"constraint that fails at the commit", sqliteDeferredConstraint},
+				{"transaction that ends under the callback", sqliteTransactionEnds},
 			})
 		})
 	}
@@ -477,7 +479,7 @@ func sqlFenceShuffled(t *testing.T, db fencedDB) {
 }
 
 func sqlFenceHistory(t *testing.T, db fencedDB, table string, opts *sql.TxOptions) {
-	const writers, revisions = 8, 24
+	const writers, revisions = 100, 50
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	fence := db.fence(t, sqlfence.WithTxOptions(opts))
