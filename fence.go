@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencelock/fencelock/internal/seam"
 )
 
 // maxHolder bounds the holder part of a token's text. Ours has at most 54
@@ -69,6 +71,14 @@ func ParseToken(name, text string) (Token, error) {
 			ErrInvalidToken, quote(holder), maxHolder)
 	}
 	return Token{name: name, rev: rev, holder: holder}, nil
+}
+
+func init() {
+	seam.MintToken = func(name, text string, used *atomic.Bool) (any, error) {
+		t, err := ParseToken(name, text)
+		t.used = used
+		return t, err
+	}
 }
 
 func notHolderChar(r rune) bool {

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/fencelock/fencelock/internal/seam"
 )
 
 const (
@@ -105,6 +107,14 @@ type lockOption func(*lockConfig) error
 
 func (f lockOption) applyLocker(c *config) error   { return f(&c.lock) }
 func (f lockOption) applyLock(c *lockConfig) error { return f(c) }
+
+// AddTo is for the fake in package fencetest.
+func (f lockOption) AddTo(o *seam.Options) error {
+	c := lockConfig{maxWait: o.MaxWait, maxWaitSet: o.MaxWaitSet, maxHold: o.MaxHold, requireUse: o.RequireUse}
+	err := f(&c)
+	*o = seam.Options{MaxWait: c.maxWait, MaxWaitSet: c.maxWaitSet, MaxHold: c.maxHold, RequireUse: c.requireUse}
+	return err
+}
 
 // WithTTL sets the TTL asked for the lease, 15 s by default: how long after
 // the death of a holder its locks stay taken. A fraction of a second is rounded
