@@ -136,7 +136,7 @@ func (p *play) run(ctx context.Context) (err error) {
 		return err
 	})
 	if !errors.Is(err, fencelock.ErrLost) || !errors.Is(err, fencelock.ErrStale) {
-		return fmt.Errorf("A's Do must say that the lock was lost and the write refused: %w", err)
+		return fmt.Errorf("the Do of A must say that the lock was lost and the write refused: %w", err)
 	}
 	return nil
 }
