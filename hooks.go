@@ -151,7 +151,9 @@ type TokenUnusedInfo struct {
 // TokenRejectedInfo is what [Hooks] TokenRejected gets.
 type TokenRejectedInfo struct {
 	Token Token // the refused token, zero if there was none
-	Err   error // a [*StaleError], [ErrNoToken] or [ErrScope]
+	// Err is a [*StaleError], [ErrNoToken], [ErrScope] or [ErrInvalidToken], or what
+	// a verifier of package httpfence or grpcfence said.
+	Err error
 }
 
 // call runs a hook and contains its panic or Goexit: an observer must not be

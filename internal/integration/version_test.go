@@ -58,6 +58,8 @@ func TestServerVersion(t *testing.T) {
 		{"MixedQueue", TestMixedQueueIsFirstInFirstOut},
 		{"Inspect", TestInspect},
 		{"IsOwner", TestDoIsOwnerIsTrueOnlyWhileHeld},
+		{"EtcdFence", TestEtcdFence},
+		{"EtcdFencePermissions", TestEtcdFencePermissions},
 	} {
 		t.Run(c.name, c.test)
 	}
