@@ -4,9 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
+	"sync/atomic"
 	"testing"
 
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fencelock/fencelock"
@@ -114,4 +118,45 @@ func encode(values map[string]string) string {
 		panic(err) // texts
 	}
 	return string(b)
+}
+
+// deaf loses the answer to the first PUT that writes an object. The SDK sends it again
+// and is answered with 412, because the object is what it wrote itself.
+type deaf struct {
+	base http.RoundTripper
+	puts atomic.Int32
+}
+
+func (d *deaf) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := d.base.RoundTrip(req)
+	if err == nil && req.Method == http.MethodPut && d.puts.Add(1) == 1 {
+		resp.Body.Close()
+		return nil, errors.New("connection reset by peer")
+	}
+	return resp, err
+}
+
+func TestOwnFirstPutIsNotStale(t *testing.T) {
+	ctx := t.Context()
+	store, end, err := startStore(ctx, "registers")
+	require.NoError(t, err)
+	t.Cleanup(end)
+	opts := store.Options()
+	line := &deaf{base: http.DefaultTransport}
+	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
+	opts.HTTPClient = &http.Client{Transport: line}
+	r := &register{store: s3.New(opts), bucket: "registers", key: "one", lock: "lock"}
+	token, err := fencelock.ParseToken("lock", "1.a")
+	require.NoError(t, err)
+
+	changes := 0
+	require.NoError(t, r.update(ctx, token, func(data string) string {
+		changes++
+		return "data"
+	}))
+	require.Greater(t, int(line.puts.Load()), 2, "sent, sent again and refused, and once more for what was read then")
+	require.Equal(t, 2, changes)
+	seen, err := r.get(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "data", seen.data)
 }
