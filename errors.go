@@ -168,13 +168,13 @@ type LostError struct {
 	// sent: up to then plus the lease's TTL no other can have been granted the
 	// lock by expiry. Wall clock of this machine.
 	LastConfirmed time.Time
-	// LostAt is when the loss was noticed and the context cancelled. For an
-	// expired lease it can lie well after the deadline, if the process was
-	// stopped meanwhile.
+	// LostAt is when the loss was noticed and the context cancelled. It can lie well
+	// after another was granted the lock, if the process was stopped meanwhile, and
+	// the first thing that a process does when it goes on need not be to notice.
 	LostAt time.Time
 	// Returned is when the holder's callback returned or Release was called;
-	// zero while it has not. Effects between LostAt and Returned are the ones
-	// to audit.
+	// zero while it has not. The effects to audit are those between LastConfirmed
+	// and Returned, and those that were still on their way then.
 	Returned time.Time
 	// Err is what etcd said, where it said something; else nil.
 	Err error
@@ -230,7 +230,7 @@ func (e *regressionError) Error() string {
 	return fmt.Sprintf("%v at %q: the lock's record named token %s from grant to release, but a fence had already seen %s; "+
 		"either etcd was restored without --bump-revision (restore again with --bump-revision and --mark-compacted, "+
 		"or raise etcd's revision above the mark), or locks of one name in two clusters or under two prefixes share one mark "+
-		"(give each a name, or a fence, of its own): %v",
+		"(give each a name, or a fence, of its own), or somebody presented a number that was never granted (lower the mark by hand): %v",
 		ErrTokenRegression, e.stale.Scope, e.stale.Presented, e.stale.Highest, e.err)
 }
 

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -14,6 +16,8 @@ import (
 type traffic struct {
 	unary    atomic.Int64 // requests
 	messages atomic.Int64 // on streams (watches, renewals), in both directions
+	events   atomic.Int64 // in what watches delivered
+	renewals atomic.Int64 // of leases
 }
 
 // dial returns a client with a connection of its own, as a process would have,
@@ -50,18 +54,22 @@ func (t *traffic) countStream(ctx context.Context, desc *grpc.StreamDesc, cc *gr
 	if err != nil {
 		return nil, err
 	}
-	return &countedStream{ClientStream: stream, traffic: t}, nil
+	return &countedStream{ClientStream: stream, traffic: t, renews: strings.HasSuffix(method, "/LeaseKeepAlive")}, nil
 }
 
 type countedStream struct {
 	grpc.ClientStream
 	traffic *traffic
+	renews  bool
 }
 
 func (s *countedStream) SendMsg(m any) error {
 	err := s.ClientStream.SendMsg(m)
 	if err == nil {
 		s.traffic.messages.Add(1)
+		if s.renews {
+			s.traffic.renewals.Add(1)
+		}
 	}
 	return err
 }
@@ -70,6 +78,9 @@ func (s *countedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	if err == nil {
 		s.traffic.messages.Add(1)
+		if watched, ok := m.(*pb.WatchResponse); ok {
+			s.traffic.events.Add(int64(len(watched.Events)))
+		}
 	}
 	return err
 }

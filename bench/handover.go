@@ -1,59 +1,125 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
+// contest is how a lock is contended for.
+type contest struct {
+	waiters   int           // contenders for the one name
+	processes int           // how many clients they share; 0: one each
+	hold      time.Duration // how long each keeps the lock
+	puts      int           // unrelated puts a second by somebody else meanwhile
+	much      amount        // hand-overs
+}
+
+// contested is what came of it.
+type contested struct {
+	mean, p99 time.Duration
+	unary     float64 // requests a grant, over all contenders
+	events    float64 // watch events delivered a release, over all contenders
+}
+
 // handover measures how long a contended lock is nobody's: from just before
-// one holder calls release to the next one's acquire returning. Each of w
-// contenders has a client and a Locker (or a session) of its own, as w
-// processes would, and there is no critical section: whoever has the lock gives
-// it back at once and asks again.
-func handover(ctx context.Context, endpoint, name string, k kind, w int, much amount) (time.Duration, error) {
-	contenders := make([]contender, w)
-	for i := range contenders {
-		client, _, err := dial(endpoint)
-		if err != nil {
-			return 0, err
+// one holder calls release to the next one's acquire returning. Each contender
+// has a Locker (or a session) of its own, as a process would, and, where the contest
+// does not say otherwise, a client of its own.
+func handover(ctx context.Context, endpoint, name string, k kind, c contest) (contested, error) {
+	clients := make([]*clientv3.Client, cmp.Or(c.processes, c.waiters))
+	counts := make([]*traffic, len(clients))
+	for i := range clients {
+		var err error
+		if clients[i], counts[i], err = dial(endpoint); err != nil {
+			return contested{}, err
 		}
-		defer client.Close()
-		if contenders[i], err = k(client, name); err != nil {
-			return 0, err
+		defer clients[i].Close()
+	}
+	contenders := make([]contender, c.waiters)
+	for i := range contenders {
+		var err error
+		if contenders[i], err = k(clients[i%len(clients)], name); err != nil {
+			return contested{}, err
 		}
 	}
 
 	// The first grants obtain leases and open watches; they are not measured.
-	turns := &turns{skip: 2 * w, want: much.count, until: time.Now().Add(much.within)}
+	turns := &turns{skip: 2 * c.waiters, want: c.much.count, until: time.Now().Add(c.much.within)}
+	turns.measuring = func(sign int64) {
+		for _, t := range counts {
+			turns.unary += sign * t.unary.Load()
+			turns.events += sign * t.events.Load()
+		}
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var wg sync.WaitGroup
-	for i, c := range contenders {
+	var wg, others sync.WaitGroup
+	quiet := make(chan struct{})
+	if c.puts > 0 {
+		others.Go(func() {
+			if err := disturb(ctx, endpoint, name, c.puts, quiet); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	for i, each := range contenders {
 		wg.Go(func() {
-			if err := contend(ctx, c, i, turns); err != nil {
+			if err := contend(ctx, each, i, c.hold, turns); err != nil {
 				cancel(err) // the first one is kept
 			}
 		})
 	}
 	wg.Wait()
+	close(quiet)
+	others.Wait()
 	if err := context.Cause(ctx); err != nil {
-		return 0, err
+		return contested{}, err
 	}
 
 	var errs []error
-	for _, c := range contenders {
-		errs = append(errs, c.close())
+	for _, each := range contenders {
+		errs = append(errs, each.close())
 	}
 	if err := errors.Join(errs...); err != nil {
-		return 0, fmt.Errorf("bench: close after the hand-overs: %w", err)
+		return contested{}, fmt.Errorf("bench: close after the hand-overs: %w", err)
 	}
-	return mean(turns.took), nil
+	return contested{
+		mean: mean(turns.took), p99: percentile(turns.took, 99),
+		unary: float64(turns.unary) / float64(turns.counted), events: float64(turns.events) / float64(turns.counted),
+	}, nil
 }
 
-func contend(ctx context.Context, c contender, id int, turns *turns) error {
+// disturb puts keys that have nothing to do with the lock, at a steady pace, until
+// quiet is closed.
+func disturb(ctx context.Context, endpoint, name string, perSecond int, quiet <-chan struct{}) error {
+	client, _, err := dial(endpoint)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	pace := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer pace.Stop()
+	for {
+		select {
+		case <-quiet:
+			return nil
+		case <-ctx.Done():
+			return nil
+		case <-pace.C:
+			if _, err := client.Put(ctx, "unrelated/"+name, "x"); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("bench: unrelated put: %w", err)
+			}
+		}
+	}
+}
+
+func contend(ctx context.Context, c contender, id int, hold time.Duration, turns *turns) error {
 	for {
 		token, err := c.acquire(ctx)
 		now := time.Now()
@@ -64,6 +130,9 @@ func contend(ctx context.Context, c contender, id int, turns *turns) error {
 		if err != nil {
 			return err
 		}
+		if hold > 0 {
+			time.Sleep(hold)
+		}
 		turns.releasing()
 		if err := c.release(ctx); err != nil {
 			return fmt.Errorf("bench: contended release: %w", err)
@@ -72,6 +141,45 @@ func contend(ctx context.Context, c contender, id int, turns *turns) error {
 			return nil
 		}
 	}
+}
+
+// floor measures what no hand-over can be faster than: from just before a key is
+// deleted by one client to the event of that at another, which has watched it since
+// before.
+func floor(ctx context.Context, endpoint, name string, much amount) (time.Duration, error) {
+	holder, _, err := dial(endpoint)
+	if err != nil {
+		return 0, err
+	}
+	defer holder.Close()
+	waiter, _, err := dial(endpoint)
+	if err != nil {
+		return 0, err
+	}
+	defer waiter.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	key := "floor/" + name
+	events := waiter.Watch(ctx, key, clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+	if resp := <-events; resp.Err() != nil {
+		return 0, fmt.Errorf("bench: watch for the floor: %w", resp.Err())
+	}
+	var took []time.Duration
+	for start := time.Now(); len(took) < much.count && time.Since(start) < much.within; {
+		if _, err := holder.Put(ctx, key, ""); err != nil {
+			return 0, fmt.Errorf("bench: put for the floor: %w", err)
+		}
+		released := time.Now()
+		if _, err := holder.Delete(ctx, key); err != nil {
+			return 0, fmt.Errorf("bench: delete for the floor: %w", err)
+		}
+		resp, ok := <-events
+		if !ok || resp.Err() != nil || len(resp.Events) != 1 {
+			return 0, fmt.Errorf("bench: no event for the floor: %w", resp.Err())
+		}
+		took = append(took, time.Since(released))
+	}
+	return mean(took), nil
 }
 
 // turns watches the holders from outside: it keeps the latencies, and fails
@@ -87,6 +195,12 @@ type turns struct {
 	skip, want int
 	until      time.Time
 	took       []time.Duration
+	enough     bool
+
+	// measuring subtracts or adds what was counted up to now; nil for none.
+	measuring     func(sign int64)
+	counted       int // grants between its two calls
+	unary, events int64
 }
 
 // granted records a grant; one to who had the lock last is no hand-over (it
@@ -106,11 +220,26 @@ func (t *turns) granted(id int, token int64, now time.Time) (enough bool, err er
 	t.holder = id
 	switch {
 	case t.skip > 0:
-		t.skip--
-	case len(t.took) < t.want && !again:
-		t.took = append(t.took, now.Sub(t.released))
+		if t.skip--; t.skip == 0 {
+			t.count(-1)
+		}
+	case !t.enough:
+		t.counted++
+		if !again {
+			t.took = append(t.took, now.Sub(t.released))
+		}
+		if len(t.took) == t.want || len(t.took) > 0 && now.After(t.until) {
+			t.enough = true
+			t.count(+1)
+		}
 	}
-	return len(t.took) == t.want || len(t.took) > 0 && now.After(t.until), nil
+	return t.enough, nil
+}
+
+func (t *turns) count(sign int64) {
+	if t.measuring != nil {
+		t.measuring(sign)
+	}
 }
 
 func (t *turns) releasing() {

@@ -27,6 +27,10 @@ type size struct {
 	runs        int
 	uncontended amount // cycles of each case, a run
 	handover    amount // hand-overs, a run and case
+	floor       amount // deletions, a run
+	many        int    // names and locks where many are measured; 0: none are
+	cycles      amount // on a name with a history, and on a fresh one
+	parallel    time.Duration
 	deadline    time.Duration
 }
 
@@ -37,16 +41,21 @@ type amount struct {
 
 var (
 	full = size{
-		runs:        15,
+		runs:        5,
 		uncontended: amount{1000, 10 * time.Second},
 		handover:    amount{200, 10 * time.Second},
-		deadline:    15 * time.Minute,
+		floor:       amount{300, 5 * time.Second},
+		many:        10_000,
+		cycles:      amount{500, 5 * time.Second},
+		parallel:    8 * time.Second,
+		deadline:    20 * time.Minute,
 	}
-	// The times of the parts add up to 38 s at most.
+	// The times of the parts add up to 41 s at most.
 	quick = size{
 		runs:        5,
 		uncontended: amount{300, 1200 * time.Millisecond},
 		handover:    amount{200, 1600 * time.Millisecond},
+		floor:       amount{300, 500 * time.Millisecond},
 		deadline:    48 * time.Second,
 	}
 )
@@ -95,24 +104,35 @@ func run(ctx context.Context, s size) (err error) {
 // measure is one run of everything. Names are new in each: etcd keeps deleted
 // keys in its index, and a run must not pay for the one before.
 func measure(ctx context.Context, endpoint string, run int, s size, out *figures) error {
-	if err := uncontended(ctx, endpoint, fmt.Sprintf("uncontended-%d", run), s.uncontended, out); err != nil {
+	named := func(part string) string { return fmt.Sprintf("%s-%d", part, run) }
+	if err := uncontended(ctx, endpoint, named("uncontended"), s.uncontended, out); err != nil {
 		return err
 	}
-	for _, w := range []int{2, 8} {
-		var took [2]time.Duration
-		kinds := [2]kind{newFencelock, newMutex}
-		for i := range kinds {
-			which := (i + run) % len(kinds) // nobody is always first
-			var err error
-			took[which], err = handover(ctx, endpoint, fmt.Sprintf("handover-%d-%d", w, run), kinds[which], w, s.handover)
-			if err != nil {
-				return err
-			}
-		}
-		ours, mutex := milliseconds(took[0]), milliseconds(took[1])
-		out.add(fmt.Sprintf("handover_w%d_vs_mutex", w), ours/mutex, "ratio")
-		out.add(fmt.Sprintf("handover_w%d_mean_ms", w), ours, "ms")
-		out.add(fmt.Sprintf("mutex_handover_w%d_mean_ms", w), mutex, "ms")
+	least, err := floor(ctx, endpoint, named("floor"), s.floor)
+	if err != nil {
+		return err
 	}
-	return nil
+	out.add("floor_mean_ms", milliseconds(least), "ms")
+	contests := quickContests
+	if s.many > 0 {
+		contests = fullContests
+	}
+	for _, c := range contests {
+		if err := compare(ctx, endpoint, named("handover-"+c.name), run, c, s.handover, least, out); err != nil {
+			return err
+		}
+	}
+	if s.many == 0 {
+		return nil
+	}
+	if err := parallel(ctx, endpoint, named("parallel"), s.many, s.parallel, out); err != nil {
+		return err
+	}
+	if err := held(ctx, endpoint, named("held"), s.many, out); err != nil {
+		return err
+	}
+	if err := heldShort(ctx, endpoint, named("short"), s.many/20, out); err != nil {
+		return err
+	}
+	return history(ctx, endpoint, named("history"), s.many, s.cycles, out)
 }

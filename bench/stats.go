@@ -25,3 +25,10 @@ func mean(values []time.Duration) time.Duration {
 	}
 	return sum / time.Duration(len(values))
 }
+
+// percentile returns the value that p percent of the values do not exceed. It panics
+// on an empty slice.
+func percentile(values []time.Duration, p int) time.Duration {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[(len(sorted)*p+99)/100-1]
+}

@@ -31,6 +31,18 @@ func TestMean(t *testing.T) {
 	require.Panics(t, func() { mean(nil) })
 }
 
+func TestPercentile(t *testing.T) {
+	var values []time.Duration
+	for i := range 100 {
+		values = append(values, time.Duration(100-i)*time.Millisecond)
+	}
+	require.Equal(t, 99*time.Millisecond, percentile(values, 99))
+	require.Equal(t, 100*time.Millisecond, percentile(values, 100))
+	require.Equal(t, 50*time.Millisecond, percentile(values, 50))
+	require.Equal(t, time.Second, percentile([]time.Duration{time.Second}, 99))
+	require.Panics(t, func() { percentile(nil, 99) })
+}
+
 func TestFiguresPrint(t *testing.T) {
 	var f figures
 	for _, v := range []float64{1.5, 0.5, 1} {

@@ -43,3 +43,31 @@ func TestTurnsCountHandOversOnly(t *testing.T) {
 	}
 	require.Len(t, turns.took, 1)
 }
+
+// What is counted is what came between the first grant that was measured and the last.
+func TestTurnsCountTraffic(t *testing.T) {
+	var sent int64
+	turns := &turns{skip: 1, want: 2, until: time.Now().Add(time.Hour)}
+	turns.measuring = func(sign int64) { turns.unary += sign * sent }
+	for i := range 5 {
+		sent += 10
+		_, err := turns.granted(i, int64(i+1), time.Now())
+		require.NoError(t, err)
+		turns.releasing()
+	}
+	require.Equal(t, 2, turns.counted)
+	require.EqualValues(t, 20, turns.unary)
+}
+
+func TestTurnsEndWithTheirTime(t *testing.T) {
+	ended := 0
+	turns := &turns{want: 100, until: time.Now().Add(-time.Hour)}
+	turns.measuring = func(int64) { ended++ }
+	for i := range 3 {
+		enough, err := turns.granted(i+1, int64(i+1), time.Now())
+		require.NoError(t, err)
+		require.True(t, enough)
+		turns.releasing()
+	}
+	require.Equal(t, 1, ended)
+}

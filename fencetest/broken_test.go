@@ -265,6 +265,7 @@ var brokens = []broken{
 			r.Advance = nil // it has no key
 		}),
 		meant: []string{"ScopeCoversAllKeys", "UpdateFenced", "MarkSurvivesDelete", "MarkSurvivesReopen", "MarkSurvivesExpire"},
+		may:   []string{"ScopesIndependent"},
 	},
 	{
 		name: "the mark stands in the row and goes with it",
@@ -283,7 +284,7 @@ var brokens = []broken{
 			}
 		}),
 		meant: []string{"ScopeCoversAllKeys", "UpdateFenced", "MarkSurvivesDelete"},
-		may:   []string{"AtomicCheck"}, // a duel ends with a delete
+		may:   []string{"AtomicCheck", "ScopesIndependent"}, // a duel ends with a delete
 	},
 	{
 		name: "the mark goes with the last row",
@@ -300,7 +301,7 @@ var brokens = []broken{
 			}
 		}),
 		meant: []string{"MarkSurvivesDelete"},
-		may:   []string{"AtomicCheck"},
+		may:   []string{"AtomicCheck", "MarkSurvivesReopen", "MarkSurvivesExpire"},
 	},
 	{
 		name:  "one mark for all scopes",
@@ -492,6 +493,7 @@ var brokens = []broken{
 			}
 		}),
 		meant: []string{"UpdateFenced"},
+		may:   []string{"MarkSurvivesReopen", "MarkSurvivesExpire"},
 	},
 	{
 		name: "Update reads outside of the fence",
@@ -585,7 +587,7 @@ var brokens = []broken{
 			}
 		}),
 		meant: []string{"DeleteFenced", "MarkSurvivesDelete", "AtomicCheck"},
-		may:   []string{"ContextEnded"},
+		may:   []string{"ContextEnded", "MarkSurvivesReopen", "MarkSurvivesExpire"},
 	},
 	{
 		name: "Delete checks and does not raise",
@@ -604,7 +606,7 @@ var brokens = []broken{
 			}
 		}),
 		meant: []string{"MarkSurvivesDelete"},
-		may:   []string{"AtomicCheck"},
+		may:   []string{"AtomicCheck", "MarkSurvivesReopen", "MarkSurvivesExpire"},
 	},
 	{
 		name: "only the first write of a key raises the mark",
@@ -630,6 +632,73 @@ var brokens = []broken{
 		build: with(func(s *store) { s.gap, s.gapBefore = func() {}, true }),
 		meant: []string{"AtomicCheck"},
 		may:   []string{"UpdateReadsInside"},
+	},
+	{
+		name: "scope and key are joined to one name",
+		build: but(func(s *store, r *Resource) {
+			r.Update, r.Delete = nil, nil
+			r.Write = func(ctx context.Context, token fencelock.Token, key, value string) error {
+				return s.apply(ctx, token, key, func() error {
+					s.put("", token.Name()+"/"+key, value)
+					return nil
+				})
+			}
+			r.Read = func(_ context.Context, scope, key string) (string, bool, error) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				value, found := s.rows[""][scope+"/"+key]
+				return value, found, nil
+			}
+		}),
+		meant: []string{"ScopesIndependent"},
+		may:   []string{"UnknownOutcome"}, // it has none to lose
+	},
+	{
+		name: "a write of the value that is there is none",
+		build: but(func(s *store, r *Resource) {
+			write := r.Write
+			r.Write = func(ctx context.Context, token fencelock.Token, key, value string) error {
+				s.mu.Lock()
+				old, found := s.rows[token.Name()][key]
+				err := check(s.marks[token.Name()], token)
+				s.mu.Unlock()
+				if err == nil && found && old == value {
+					return ctx.Err()
+				}
+				return write(ctx, token, key, value)
+			}
+		}),
+		meant: []string{"StaleRefused"},
+		may:   []string{"UnknownOutcome", "AtomicCheck"},
+	},
+	{
+		name: "what Update and Delete raise is not durable",
+		build: but(func(s *store, r *Resource) {
+			durable := make(map[string]mark)
+			keep := func(token fencelock.Token, err error) error {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if err == nil {
+					durable[token.Name()] = s.marks[token.Name()]
+				}
+				return err
+			}
+			write, advance := r.Write, r.Advance
+			r.Write = func(ctx context.Context, token fencelock.Token, key, value string) error {
+				return keep(token, write(ctx, token, key, value))
+			}
+			r.Advance = func(ctx context.Context, token fencelock.Token) error { return keep(token, advance(ctx, token)) }
+			r.Reopen = func() error { s.marks = maps.Clone(durable); return nil }
+		}),
+		meant: []string{"MarkSurvivesReopen"},
+	},
+	{
+		name: "a name that is no text is folded",
+		build: but(func(s *store, r *Resource) {
+			r.TextOnly = true
+			s.guard = func(scope, _ string) string { return strings.ToValidUTF8(scope, "?") }
+		}),
+		meant: []string{"ScopeNames"},
 	},
 	{
 		name: "each of two processes has a mark in its memory",

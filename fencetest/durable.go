@@ -62,11 +62,31 @@ func survives(t tb, r Resource, name string, event func() error) {
 		"it has the number of the mark and is of another holder than before "+name)
 	r.write(t, current, key, "again", "it is the mark, also after "+name)
 	r.holds(t, scope, key, "again", "the write was acknowledged")
-	if r.Advance != nil {
-		if err := r.Advance(t.Context(), newer); err != nil {
-			t.Fatalf("Advance with token %s must pass: it is newer than the mark; it returned: %v", newer, err)
+	// Each way to raise the mark, as the first and only thing that a holder does.
+	mark := current
+	for i, way := range []struct {
+		name string
+		has  bool
+		call func(token fencelock.Token) error
+	}{
+		{"Advance", r.Advance != nil, func(token fencelock.Token) error { return r.Advance(t.Context(), token) }},
+		{"Update", r.Update != nil, func(token fencelock.Token) error {
+			return r.Update(t.Context(), token, key, func(old string, _ bool) (string, error) { return old, nil })
+		}},
+		{"Delete", r.Delete != nil, func(token fencelock.Token) error { return r.Delete(t.Context(), token, key) }},
+	} {
+		if !way.has {
+			continue
+		}
+		next := newer
+		if i > 0 {
+			next = mint(scope, newer.Revision()+int64(i), "next")
+		}
+		if err := way.call(next); err != nil {
+			t.Fatalf("%s with token %s must pass: it is newer than the mark; it returned: %v", way.name, next, err)
 		}
 		happens()
-		r.refuseWrite(t, current, key, fencelock.ErrStale, "a newer token was seen before "+name+", in an Advance")
+		r.refuseWrite(t, mark, key, fencelock.ErrStale, "a newer token was seen before "+name+", in the only call of its holder, "+way.name)
+		mark = next
 	}
 }

@@ -39,6 +39,11 @@ func staleRefused(t tb, r Resource) {
 	r.refuseWrite(t, mint(scope, first+1, current.Holder()), key, fencelock.ErrStale, "its number is below the mark; the holder does not matter then")
 	r.refuseWrite(t, mint(scope, first, "h0"), key, fencelock.ErrStale, "its number is below the mark, and was never seen")
 	r.holds(t, scope, key, "current", "all later writes were refused")
+
+	// A write that changes nothing is one: "no row was changed, so there is nothing to
+	// do" leaves the mark where it was.
+	r.write(t, mint(scope, first+3, "h3"), key, "current", "it is newer than the mark; that the value is there already says nothing")
+	r.refuseWrite(t, current, key, fencelock.ErrStale, "a newer token was seen, in a write of the value that was there already")
 }
 
 // Without it a holder can write once only, and its retry of a request that got no

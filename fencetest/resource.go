@@ -86,6 +86,11 @@ func Run(t *testing.T, factory Factory) {
 	}
 	for _, r := range rules {
 		t.Run(r.name, func(t *testing.T) {
+			defer func() {
+				if t.Failed() {
+					t.Logf("without %s: %s", r.name, r.wrong)
+				}
+			}()
 			if skipped := r.run(t, factory(t)); skipped != "" {
 				t.Skip(skipped)
 			}

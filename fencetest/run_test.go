@@ -56,5 +56,7 @@ func TestRunFails(t *testing.T) {
 	assert.Regexp(t, regexp.MustCompile(`(?m)^ +--- SKIP: TestRunFails/MarkSurvivesReopen `), out)
 	assert.Contains(t, out, "has no Reopen, so it is not proved that the mark is durable")
 	assert.Contains(t, out, `must be refused: a newer token was seen; it passed`)
+	assert.Contains(t, out, "without StaleRefused: a late holder overwrites what its successor did")
+	assert.NotContains(t, out, "without NewerPasses")
 	assert.Contains(t, run("no factory"), "the factory is nil")
 }

@@ -35,6 +35,17 @@ func scopesIndependent(t tb, r Resource) {
 	r.write(t, high, key, "a", "it is the mark of its own scope")
 	r.holds(t, a, key, "a", "the write was acknowledged")
 	r.holds(t, b, key, "b", "the later write was in another scope")
+
+	// Where scope and key are joined to one name, what ends the one and begins the other
+	// must not be in either. The number of the second is lower, so that neither its
+	// mark nor its data may be the first's.
+	for i, joint := range []string{"/", ":", ".", "-", "_", "|", ",", ";", "#", " ", ""} {
+		outer, inner := fmt.Sprint("joint", i), fmt.Sprint("joint", i, joint, "x")
+		r.write(t, mint(outer, first+2, "h2"), "x"+joint+"k", "outer", "it is the first of its scope")
+		r.write(t, mint(inner, first+1, "h1"), "k", "inner", "it is the first of its own scope; its name joined with the key is that of another scope with another key")
+		r.holds(t, outer, "x"+joint+"k", "outer", "the later write was in another scope")
+		r.holds(t, inner, "k", "inner", "the write was acknowledged")
+	}
 }
 
 // Without it two locks whose names differ in what a store does not see (the case of a
@@ -50,9 +61,19 @@ func scopeNames(t tb, r Resource) {
 		long[:255], long[:256], long[:511], long[:512], long + "x", long + "y", long,
 		strings.Repeat("é", 512), strings.Repeat("é", 511) + "ee",
 	}
-	if !r.TextOnly {
-		names = append(names, "\x00", "\x00\x00", "a\x00", "a\x00b", "a\x00c", "\xff", "\xfe", "a\xff", "\xc3", "\xc3(", "\xed\xa0\x80",
-			strings.Repeat("\xff", 1024), strings.Repeat("\xff", 1023)+"\xfe")
+	bytes := []string{
+		"\x00", "\x00\x00", "a\x00", "a\x00b", "a\x00c", "\xff", "\xfe", "a\xff", "\xc3", "\xc3(", "\xed\xa0\x80",
+		strings.Repeat("\xff", 1024), strings.Repeat("\xff", 1023) + "\xfe",
+	}
+	if r.TextOnly {
+		// What is no text is refused, and not folded into something else.
+		for _, name := range bytes {
+			if err := r.Write(t.Context(), mint(name, first, "h"), key, "folded"); err == nil {
+				t.Errorf("Write with a token of scope %s must be refused: the Resource is TextOnly, and this is no text; it passed", quoted(name))
+			}
+		}
+	} else {
+		names = append(names, bytes...)
 	}
 	// Numbers that fall, so that a name which is taken for an earlier one is refused.
 	// The mark alone can be mixed up as well as the data: both are looked at, and all

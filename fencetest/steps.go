@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 
 	"github.com/fencelock/fencelock"
 )
@@ -35,6 +36,9 @@ func three() (older, current, newer fencelock.Token) {
 func (r Resource) write(t tb, token fencelock.Token, key, value, why string) {
 	t.Helper()
 	if err := r.Write(t.Context(), token, key, value); err != nil {
+		if errors.Is(err, fencelock.ErrStale) && strings.HasPrefix(why, "it is the first") {
+			why += " (if the factory returned a fresh and empty resource, as it must)"
+		}
 		t.Fatalf("Write with token %s must pass: %s; it returned: %v", token, why, err)
 	}
 }
@@ -80,7 +84,7 @@ func (r Resource) refuse(t tb, name string, token fencelock.Token, key string, w
 func (r Resource) holds(t tb, scope, key, want, why string) {
 	t.Helper()
 	if value, found := r.read(t, scope, key); !found || value != want {
-		t.Errorf("key %q of scope %q must have %q: %s; Read found %s", key, scope, want, why, shown(value, found))
+		t.Errorf("key %q of scope %s must have %q: %s; Read found %s", key, quoted(scope), want, why, shown(value, found))
 	}
 }
 
@@ -88,7 +92,7 @@ func (r Resource) holds(t tb, scope, key, want, why string) {
 func (r Resource) empty(t tb, scope, key, why string) {
 	t.Helper()
 	if value, found := r.read(t, scope, key); found {
-		t.Errorf("key %q of scope %q must have no value: %s; Read found %s", key, scope, why, shown(value, found))
+		t.Errorf("key %q of scope %s must have no value: %s; Read found %s", key, quoted(scope), why, shown(value, found))
 	}
 }
 
@@ -96,7 +100,7 @@ func (r Resource) read(t tb, scope, key string) (string, bool) {
 	t.Helper()
 	value, found, err := r.Read(t.Context(), scope, key)
 	if err != nil {
-		t.Fatalf("Read of key %q in scope %q must not fail; it returned: %v", key, scope, err)
+		t.Fatalf("Read of key %q in scope %s must not fail; it returned: %v", key, quoted(scope), err)
 	}
 	return value, found
 }

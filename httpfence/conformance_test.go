@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -144,11 +145,11 @@ type caller struct {
 }
 
 func (c *caller) write(ctx context.Context, token fencelock.Token, key, value string) error {
-	return c.send(ctx, token, http.MethodPut, "/"+key, value)
+	return c.send(ctx, token, http.MethodPut, "/"+url.PathEscape(key), value)
 }
 
 func (c *caller) delete(ctx context.Context, token fencelock.Token, key string) error {
-	return c.send(ctx, token, http.MethodDelete, "/"+key, "")
+	return c.send(ctx, token, http.MethodDelete, "/"+url.PathEscape(key), "")
 }
 
 func (c *caller) advance(ctx context.Context, token fencelock.Token) error {
@@ -176,7 +177,7 @@ func (c *caller) send(ctx context.Context, token fencelock.Token, method, path, 
 }
 
 func (c *caller) read(ctx context.Context, lock, key string) (string, bool, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+"/"+hex.EncodeToString([]byte(lock))+"/"+key, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+"/"+hex.EncodeToString([]byte(lock))+"/"+url.PathEscape(key), nil)
 	if err != nil {
 		return "", false, err
 	}

@@ -79,8 +79,8 @@
 // members scope (a name that is not valid UTF-8 is shown with U+FFFD for what is
 // not), presented and highest (both in the text form of a token; highest is missing if
 // the fence did not say). [CheckResponse]
-// turns the first three back into the errors they came from, so that errors.Is
-// says the same on both sides.
+// turns them back into errors: for a token those they came from, so that errors.Is
+// says the same on both sides, and [ErrNoScope] and [ErrUnverified].
 //
 // # What is not promised
 //

@@ -141,6 +141,9 @@ func TestRefusalsComeBack(t *testing.T) {
 	require.NotContains(t, err.Error(), "12345")
 	require.ErrorIs(t, put(ctx, url, "x", token(t, "objects/x", "7.old"), ""), fencelock.ErrStale)
 
+	require.ErrorIs(t, put(ctx, url, "x", token(t, "objects/x", "7.outage"), ""), httpfence.ErrUnverified)
+	require.ErrorIs(t, put(ctx, url, "secret", token(t, "objects/x", "7.honest"), ""), httpfence.ErrNoScope)
+
 	// An outage is an answer like any other.
 	resp, problem := raw(t, url, "x", []string{"7.outage"})
 	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)

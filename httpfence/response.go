@@ -19,7 +19,7 @@ const maxProblem = 16 << 10
 
 // CheckResponse returns the error that a service behind [Require] refused a
 // request with, or nil if resp is no such refusal. A nil error says nothing about
-// the status otherwise: look at it, or a 503 passes for a success. It returns:
+// the status otherwise: look at it, or a 500 passes for a success. It returns:
 //
 //   - a [*fencelock.StaleError], which is [fencelock.ErrStale], for a 412: the
 //     effect was not applied. Scope is the lock's name as the service has it; the
@@ -30,6 +30,8 @@ const maxProblem = 16 << 10
 //   - an error that wraps [fencelock.ErrNoToken], for a 428: the effect was not
 //     applied;
 //   - one that wraps [fencelock.ErrInvalidToken], for a 400: the same;
+//   - one that is [ErrNoScope], for a 400: the same;
+//   - one that is [ErrUnverified], for a 503: the same, and it can be tried again;
 //   - one that wraps [fencelock.ErrInvalidOption] for a nil resp.
 //
 // Everything else is passed: a 412 because of an If-Match header, an error of a
@@ -44,7 +46,7 @@ func CheckResponse(resp *http.Response) error {
 		return fmt.Errorf("%w: httpfence.CheckResponse of a nil response", fencelock.ErrInvalidOption)
 	}
 	switch resp.StatusCode {
-	case http.StatusPreconditionFailed, http.StatusPreconditionRequired, http.StatusBadRequest:
+	case http.StatusPreconditionFailed, http.StatusPreconditionRequired, http.StatusBadRequest, http.StatusServiceUnavailable:
 	default:
 		return nil
 	}
@@ -65,9 +67,23 @@ func CheckResponse(resp *http.Response) error {
 		return fmt.Errorf("httpfence: the service requires a token: %w", fencelock.ErrNoToken)
 	case resp.StatusCode == http.StatusBadRequest && p.Type == typeInvalidToken:
 		return fmt.Errorf("httpfence: the service refused the token: %w: it says %s", fencelock.ErrInvalidToken, carrier.Shortened(p.Detail))
+	case resp.StatusCode == http.StatusBadRequest && p.Type == typeNoScope:
+		return ErrNoScope
+	case resp.StatusCode == http.StatusServiceUnavailable && p.Type == typeUnverified:
+		return ErrUnverified
 	}
 	return nil
 }
+
+// What [CheckResponse] finds that is not about the token. In both cases the handler
+// did not run.
+var (
+	// ErrNoScope: the service found no lock that guards what the request is for.
+	ErrNoScope = errors.New("httpfence: the service finds no lock that guards what the request is for; look at the request's path")
+	// ErrUnverified: the service's verifier came to no result. The token is neither
+	// good nor bad, and the request can be tried again.
+	ErrUnverified = errors.New("httpfence: the service could not verify the token now; try again")
+)
 
 // peek reads a problem from the body, and puts back what it read.
 func peek(resp *http.Response) (p problem, ok bool) {

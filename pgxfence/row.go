@@ -37,13 +37,13 @@ var (
 // After that, in the same transaction, it runs query, which selects the row's token
 // and holder, and returns:
 //
-//   - nil: the row bears the token, so the UPDATE wrote it, now or in an earlier
+//   - nil: the row bears the token, so the token passed, now or in an earlier
 //     transaction of the same holder;
 //   - a [*fencelock.StaleError]: it bears a larger token, or an equal one of another
 //     holder;
 //   - [ErrNoRow], [ErrNullToken], [ErrNotWritten]: as they say;
-//   - [fencelock.ErrNoToken], [fencelock.ErrInvalidOption] for a nil tx,
-//     [fencelock.ErrInvalidToken] for a row that bears no token's text, ctx's error, or
+//   - [fencelock.ErrNoToken], [fencelock.ErrInvalidOption] for a nil tx, a query
+//     of other than two columns, or one that finds several rows, [fencelock.ErrInvalidToken] for a row that bears no token's text, ctx's error, or
 //     what the database said.
 //
 // After an error roll back.
@@ -61,10 +61,28 @@ func CheckRow(ctx context.Context, tx pgx.Tx, token fencelock.Token, query strin
 		revision *int64
 		holder   *string
 	)
-	err := tx.QueryRow(ctx, query, args...).Scan(&revision, &holder)
+	rows, err := tx.Query(ctx, query, args...)
+	if err == nil {
+		if n := len(rows.FieldDescriptions()); rows.Err() == nil && n != 2 {
+			rows.Close()
+			if rows.Err() == nil {
+				return fmt.Errorf("%w: the query of CheckRow selects %d columns, and must select token and holder", fencelock.ErrInvalidOption, n)
+			}
+		}
+		found := 0
+		_, err = pgx.ForEachRow(rows, []any{&revision, &holder}, func() error {
+			if found++; found > 1 {
+				return fmt.Errorf("%w: the query of CheckRow finds more than one row; call it for each row that the UPDATE was meant for", fencelock.ErrInvalidOption)
+			}
+			return nil
+		})
+		if err == nil && found == 0 {
+			return ErrNoRow
+		}
+	}
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return ErrNoRow
+	case errors.Is(err, fencelock.ErrInvalidOption):
+		return err
 	case err != nil:
 		return fmt.Errorf("pgxfence: cannot read the row's fencing token: %w", because(ctx, err))
 	case revision == nil:

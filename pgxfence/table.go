@@ -50,6 +50,10 @@ func (f *Fence) look(ctx context.Context, q querier) error {
 			"holder", "text and not null", func(c column) bool { return c.kind == "text" && !c.nullable },
 			"ALTER TABLE " + f.table + " ALTER COLUMN holder TYPE text, ALTER COLUMN holder SET NOT NULL",
 		},
+		{
+			"written_at", "timestamp with time zone", func(c column) bool { return c.kind == "timestamp with time zone" },
+			"ALTER TABLE " + f.table + " ALTER COLUMN written_at TYPE timestamptz",
+		},
 	} {
 		c, ok := found[w.name]
 		switch {

@@ -55,6 +55,15 @@
 // [ErrTransactionEnded]. In PostgreSQL only the callback itself can end its
 // transaction, by sending COMMIT or ROLLBACK as a text, and that is not found out.
 //
+// # Rights, and a mark that is too high
+//
+// Who writes through a fence needs SELECT, INSERT and UPDATE on the table of marks.
+// Nobody needs DELETE, and nobody else should have any of these: a token is no
+// credential, and whoever presents the largest number locks all others out. Such a mark
+// is lowered by hand, with the lock held by nobody who writes:
+//
+//	UPDATE fencelock_marks SET token = <etcd's revision now> WHERE scope = '<the lock>'
+//
 // # Waiting
 //
 // A fenced transaction waits for the one before it on the same lock, and on

@@ -34,7 +34,11 @@ var (
 //	UPDATE account SET balance = $1, fence_token = $2, fence_holder = $3
 //	WHERE id = $4 AND (fence_token < $2 OR fence_token = $2 AND fence_holder = $3)
 //
-// A [fencelock.Token] is a SQL argument as it is, its revision. After that, in the
+// A [fencelock.Token] is a SQL argument as it is, its revision. (With ? for arguments,
+// as MySQL has them, it is given once for each.) fence_token is BIGINT NOT NULL DEFAULT
+// 0; fence_holder holds 128 characters and is compared exactly, which in MySQL takes a
+// binary collation. Other conditions do not belong into that WHERE: read the row before,
+// in the transaction and with FOR UPDATE, and decide there. After the UPDATE, in the
 // same transaction, CheckRow runs query, which selects the row's token, and its
 // holder if it has one:
 //
@@ -42,15 +46,15 @@ var (
 //
 // and returns:
 //
-//   - nil: the row bears the token, so the UPDATE wrote it, now or in an earlier
-//     transaction of the same holder;
+//   - nil: the row bears the token, so the token passed, now or in an earlier
+//     transaction of the same holder. It does not say which of the two;
 //   - a [*fencelock.StaleError], which is [fencelock.ErrStale]: it bears a larger
 //     token, or an equal one of another holder. Without a column for the holder two
 //     holders of one number, as a restore of etcd can make them, are not told apart,
 //     and Highest has the presented token's holder;
 //   - [ErrNoRow], [ErrNullToken], [ErrNotWritten]: as they say;
-//   - [fencelock.ErrNoToken], [fencelock.ErrInvalidOption] for a nil tx or a query
-//     of other than one or two columns, [fencelock.ErrInvalidToken] for a row that
+//   - [fencelock.ErrNoToken], [fencelock.ErrInvalidOption] for a nil tx, a query of
+//     other than one or two columns, or one that finds several rows, [fencelock.ErrInvalidToken] for a row that
 //     bears no token's text, ctx's error, or what the database said.
 //
 // After an error roll back. It does not go by the number of rows affected, which in
@@ -108,6 +112,10 @@ func rowToken(ctx context.Context, tx *sql.Tx, presented fencelock.Token, query 
 	)
 	if err := rows.Scan([]any{&revision, &holder}[:len(names)]...); err != nil {
 		return fencelock.Token{}, cannotReadRow(ctx, err)
+	}
+	if rows.Next() {
+		return fencelock.Token{}, fmt.Errorf("%w: the query of CheckRow finds more than one row; call it for each row that the UPDATE was meant for",
+			fencelock.ErrInvalidOption)
 	}
 	// Also shows an error that ended the rows early, and frees the connection for
 	// the next statement.

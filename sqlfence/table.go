@@ -99,7 +99,11 @@ func misfits(found map[string]column, table string, want ...wanted) (faults []st
 func (c column) String() string {
 	s := c.kind
 	if c.length > 0 {
-		s += fmt.Sprintf("(%d)", c.length)
+		kind, more, _ := strings.Cut(c.kind, " collate ")
+		s = fmt.Sprintf("%s(%d)", kind, c.length)
+		if more != "" {
+			s += " collate " + more
+		}
 	}
 	if c.nullable {
 		return s + " and nullable"
@@ -129,6 +133,10 @@ FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisd
 		wanted{
 			"holder", "text and not null", func(c column) bool { return texts(c, "text", "character varying") },
 			"ALTER TABLE %s ALTER COLUMN holder TYPE text, ALTER COLUMN holder SET NOT NULL",
+		},
+		wanted{
+			"written_at", "timestamp with time zone", func(c column) bool { return c.kind == "timestamp with time zone" },
+			"ALTER TABLE %s ALTER COLUMN written_at TYPE timestamptz",
 		},
 	), nil
 }
@@ -165,6 +173,7 @@ func sqliteFaults(ctx context.Context, q querier, table []string) ([]string, err
 			func(c column) bool { return strings.Contains(c.kind, "int") && !c.nullable }, mend,
 		},
 		wanted{"holder", "TEXT and not null", func(c column) bool { return c.kind == "text" && !c.nullable }, mend},
+		wanted{"written_at", "TEXT", func(c column) bool { return c.kind == "text" }, mend},
 	), nil
 }
 

@@ -66,7 +66,7 @@ func (r *register) get(ctx context.Context) (version, error) {
 }
 
 // update replaces the data by what change makes of it, unless token is stale.
-// change runs again for each version that somebody else wrote first.
+// change runs again for each version that somebody else wrote first, and not for its own.
 //
 // It is the loop for every store that offers no more than a compare-and-swap on
 // a version: Consul's ModifyIndex, a condition on an item in DynamoDB.
@@ -74,20 +74,29 @@ func (r *register) update(ctx context.Context, token fencelock.Token, change fun
 	if err := r.check(fencelock.Token{}, token); err != nil {
 		return err
 	}
+	var sent *string // what the last PUT was to write, if it was refused
 	for {
 		seen, err := r.get(ctx)
 		if err != nil {
 			return err
 		}
+		// A newer token here says that this one is superseded. If a PUT was refused
+		// before, it does not say whether that was the second copy of one that had
+		// been applied before the newer holder came.
 		if err := r.check(seen.token, token); err != nil {
 			return err
 		}
-		err = r.put(ctx, seen, token, change(seen.data))
+		if sent != nil && seen.token.Equal(token) && seen.data == *sent {
+			return nil // refused because we had written it
+		}
+		data := change(seen.data)
+		err = r.put(ctx, seen, token, data)
 		switch code(err) {
 		case "PreconditionFailed", "ConditionalRequestConflict":
 			// Somebody wrote since. Perhaps we did: a PUT whose answer was lost is
 			// sent again by the SDK, and finds what it wrote itself. So this alone
 			// says nothing about being stale. Only the mark does: read it again.
+			sent = &data
 			continue
 		}
 		return err

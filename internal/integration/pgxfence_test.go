@@ -612,4 +612,11 @@ WHERE id = $3 AND (fence_token < $1 OR fence_token = $1 AND fence_holder = $2)`+
 	require.ErrorIs(t, set(two, 4, ""), pgxfence.ErrNoRow)
 	require.ErrorIs(t, set(sqlToken(t, "lock", 5, "h"), 3, ""), fencelock.ErrInvalidToken)
 	require.ErrorIs(t, pgxfence.CheckRow(ctx, nil, one, "SELECT 1"), fencelock.ErrInvalidOption)
+	for query, says := range map[string]string{
+		"SELECT 1": "1 columns", "SELECT 1, 'a', 2": "3 columns", "SELECT 9, 'a' FROM account": "more than one row",
+		"SELECT nothing FROM nowhere": "cannot read the row",
+	} {
+		err := pgx.BeginFunc(ctx, db.Pool, func(tx pgx.Tx) error { return pgxfence.CheckRow(ctx, tx, two, query) })
+		require.ErrorContains(t, err, says)
+	}
 }

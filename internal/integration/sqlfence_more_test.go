@@ -126,6 +126,7 @@ var badTables = map[sqlfence.Dialect]map[string]struct{ columns, says string }{
 		"padded holder":   {"scope BYTEA PRIMARY KEY, token BIGINT NOT NULL, holder CHAR(128) NOT NULL, written_at TIMESTAMPTZ NOT NULL", "holder is character"},
 		"a text scope":    {"scope TEXT PRIMARY KEY, token BIGINT NOT NULL, holder TEXT NOT NULL, written_at TIMESTAMPTZ NOT NULL", "scope is text"},
 		"no holder":       {"scope BYTEA PRIMARY KEY, token BIGINT NOT NULL, written_at TIMESTAMPTZ NOT NULL", "holder is missing"},
+		"no time":         {"scope BYTEA PRIMARY KEY, token BIGINT NOT NULL, holder TEXT NOT NULL", "written_at is missing"},
 	},
 	sqlfence.MySQL: {
 		"32 bits":         {"scope VARBINARY(1024) PRIMARY KEY, token INT NOT NULL, holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, written_at DATETIME(6) NOT NULL", "token is int"},
@@ -133,7 +134,7 @@ var badTables = map[sqlfence.Dialect]map[string]struct{ columns, says string }{
 		"a float":         {"scope VARBINARY(1024) PRIMARY KEY, token DOUBLE NOT NULL, holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, written_at DATETIME(6) NOT NULL", "token is double"},
 		"nullable":        {"scope VARBINARY(1024) PRIMARY KEY, token BIGINT, holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, written_at DATETIME(6) NOT NULL", "token is bigint and nullable"},
 		"any case":        {"scope VARBINARY(1024) PRIMARY KEY, token BIGINT NOT NULL, holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_general_ci NOT NULL, written_at DATETIME(6) NOT NULL", "ascii_general_ci"},
-		"short holder":    {"scope VARBINARY(1024) PRIMARY KEY, token BIGINT NOT NULL, holder VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, written_at DATETIME(6) NOT NULL", "holder is varchar collate ascii_bin(20)"},
+		"short holder":    {"scope VARBINARY(1024) PRIMARY KEY, token BIGINT NOT NULL, holder VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, written_at DATETIME(6) NOT NULL", "holder is varchar(20) collate ascii_bin"},
 		"short scope":     {"scope VARBINARY(255) PRIMARY KEY, token BIGINT NOT NULL, holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, written_at DATETIME(6) NOT NULL", "scope is varbinary(255)"},
 		"no transactions": {"scope VARBINARY(1000) PRIMARY KEY, token BIGINT NOT NULL, holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, written_at DATETIME(6) NOT NULL) ENGINE = MyISAM -- (", "engine is MyISAM"},
 		"no unique key":   {"scope VARBINARY(1024) NOT NULL, token BIGINT NOT NULL, holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, written_at DATETIME(6) NOT NULL", "unique key"},
@@ -144,6 +145,7 @@ var badTables = map[sqlfence.Dialect]map[string]struct{ columns, says string }{
 		"a text":   {"scope BLOB PRIMARY KEY, token TEXT NOT NULL, holder TEXT NOT NULL, written_at TEXT NOT NULL", "token is text"},
 		"a float":  {"scope BLOB PRIMARY KEY, token REAL NOT NULL, holder TEXT NOT NULL, written_at TEXT NOT NULL", "token is real"},
 		"anything": {"scope BLOB PRIMARY KEY, token, holder TEXT NOT NULL, written_at TEXT NOT NULL", "token is"},
+		"no time":  {"scope BLOB PRIMARY KEY, token INTEGER NOT NULL, holder TEXT NOT NULL", "written_at is missing"},
 		"nullable": {"scope BLOB PRIMARY KEY, token INTEGER, holder TEXT NOT NULL, written_at TEXT NOT NULL", "token is integer and nullable"},
 	},
 }
@@ -265,6 +267,10 @@ WHERE id = $4 AND (fence_token < $5 OR fence_token = $6 AND fence_holder = $7)`+
 	require.ErrorIs(t, sqlfence.CheckRow(ctx, tx, fencelock.Token{}, query), fencelock.ErrNoToken)
 	require.ErrorIs(t, sqlfence.CheckRow(ctx, nil, one, query), fencelock.ErrInvalidOption)
 	require.ErrorIs(t, sqlfence.CheckRow(ctx, tx, one, "SELECT 1, 2, 3"), fencelock.ErrInvalidOption)
+	// The first row bears the token, and another one does not.
+	err = sqlfence.CheckRow(ctx, tx, two, "SELECT fence_token, fence_holder FROM account ORDER BY id")
+	require.ErrorIs(t, err, fencelock.ErrInvalidOption)
+	require.ErrorContains(t, err, "more than one row")
 	require.ErrorContains(t, sqlfence.CheckRow(ctx, tx, one, "SELECT token FROM nowhere"), "sqlfence: cannot read the row")
 }
 

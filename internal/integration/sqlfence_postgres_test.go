@@ -3,6 +3,7 @@ package integration_test
 import (
 	"database/sql"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/fencelock/fencelock"
@@ -177,8 +178,12 @@ func postgresTrigger(t *testing.T, db fencedDB) {
 	fence := db.fence(t)
 	recipe, err := os.ReadFile("../../docs/postgres-trigger.sql")
 	require.NoError(t, err)
+	var schema string
+	require.NoError(t, db.QueryRowContext(ctx, "SELECT current_schema()").Scan(&schema))
+	own := strings.ReplaceAll(string(recipe), "public.fencelock_marks", schema+".fencelock_marks")
 	for _, statement := range []string{
-		string(recipe),
+		own,
+		own, // again, as a migration that is run twice
 		`CREATE TRIGGER fenced BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON data
 FOR EACH STATEMENT EXECUTE FUNCTION fencelock_require('lock')`,
 	} {
@@ -218,8 +223,17 @@ FOR EACH STATEMENT EXECUTE FUNCTION fencelock_require('lock')`,
 	}))
 	requireStale(t, fence.Tx(ctx, first, neverRun(t)), first, second)
 
-	// With Check, and with one that a savepoint took back.
+	// A table of the same name that the session sees first.
 	tx, err := db.BeginTx(ctx, nil)
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.ExecContext(ctx, "CREATE TEMP TABLE fencelock_marks (scope BYTEA, token BIGINT); INSERT INTO fencelock_marks VALUES ('lock', 9)")
+	require.NoError(t, err)
+	refused(db.write(ctx, "x", 4)(tx))
+	require.NoError(t, tx.Rollback())
+
+	// With Check, and with one that a savepoint took back.
+	tx, err = db.BeginTx(ctx, nil)
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback() }()
 	_, err = tx.ExecContext(ctx, "SAVEPOINT a")

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"time"
+)
+
+// named is a contest, and what of it is reported under its name.
+type named struct {
+	name string
+	contest
+	versusMutex, versusFloor bool
+	unary, events, p99       bool
+	local                    bool // goroutines of one process, with one Locker
+}
+
+var quickContests = []named{
+	{name: "w2", contest: contest{waiters: 2}, versusMutex: true},
+	{name: "w8", contest: contest{waiters: 8}, versusMutex: true, versusFloor: true},
+}
+
+var fullContests = append(quickContests[:len(quickContests):len(quickContests)], []named{
+	{name: "w16", contest: contest{waiters: 16}, unary: true},
+	{name: "w64", contest: contest{waiters: 64}, versusMutex: true, unary: true},
+	// As many processes as there are clients, and connections as a machine has.
+	{name: "w512", contest: contest{waiters: 512, processes: 64}, versusMutex: true, events: true},
+	{name: "hold20ms_w2", contest: contest{waiters: 2, hold: 20 * time.Millisecond}, versusFloor: true},
+	{name: "hold20ms_w8", contest: contest{waiters: 8, hold: 20 * time.Millisecond}, versusFloor: true},
+	{name: "w2_background", contest: contest{waiters: 2, puts: 300}, p99: true},
+	{name: "local8", contest: contest{waiters: 8, processes: 1}, unary: true, local: true},
+}...)
+
+// compare holds one contest, and the peer's beside it where the two are compared.
+func compare(ctx context.Context, endpoint, lock string, run int, c named, much amount, least time.Duration, out *figures) error {
+	c.much = much
+	kinds := []kind{newFencelock}
+	if c.local {
+		kinds[0] = newShared()
+	}
+	if c.versusMutex {
+		kinds = append(kinds, newMutex)
+	}
+	came := make([]contested, len(kinds))
+	for i := range kinds {
+		which := (i + run) % len(kinds) // nobody is always first
+		var err error
+		if came[which], err = handover(ctx, endpoint, lock, kinds[which], c.contest); err != nil {
+			return err
+		}
+	}
+	ours := came[0]
+	out.add("handover_"+c.name+"_mean_ms", milliseconds(ours.mean), "ms")
+	if c.versusMutex {
+		out.add("handover_"+c.name+"_vs_mutex", float64(ours.mean)/float64(came[1].mean), "ratio")
+		out.add("mutex_handover_"+c.name+"_mean_ms", milliseconds(came[1].mean), "ms")
+	}
+	if c.versusFloor {
+		name := "handover_" + c.name
+		if c.hold == 0 {
+			name = "handover_hold0_" + c.name
+		}
+		out.add(name+"_vs_floor", float64(ours.mean)/float64(least), "ratio")
+	}
+	if c.unary {
+		out.add("grant_unary_"+c.name, ours.unary, "requests")
+	}
+	if c.events {
+		out.add("release_events_"+c.name, ours.events, "events")
+	}
+	if c.p99 {
+		out.add("handover_"+c.name+"_p99_ms", milliseconds(ours.p99), "ms")
+	}
+	return nil
+}
