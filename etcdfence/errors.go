@@ -26,7 +26,8 @@ var (
 	// ErrDamagedMark is returned by [Txn.Commit], [Fence.Advance] and
 	// [Fence.Highest] when the key of the mark has a value that no fence wrote.
 	// Nothing was applied. Only people can repair it: put the highest token that
-	// was ever used there, the revision filled up with zeros to 19 digits.
+	// was ever used there, its revision filled up with zeros to 19 digits:
+	// 0000000000000012345.694d8a1c5f2e0a07-9f3c2b1a7e6d5c40-1.
 	ErrDamagedMark = errors.New("etcdfence: the mark is damaged; nothing was applied")
 
 	// ErrMarkOverlap is returned by [Txn.Commit] for an operation that puts or

@@ -51,6 +51,8 @@ func (s *story) hear(r process.Report) {
 	}
 }
 
+const patience = 15 * time.Second
+
 func (s *story) play(ctx context.Context, duration time.Duration) error {
 	end := time.Now().Add(duration)
 	names := []string{"A", "B", "C"}
@@ -59,7 +61,10 @@ func (s *story) play(ctx context.Context, duration time.Duration) error {
 			return err
 		}
 	}
-	for time.Now().Before(end) || s.losses == 0 {
+	// A stop between a read and the write that rests on it is what it is about: it goes on
+	// a while for one.
+	latest := end.Add(patience)
+	for time.Now().Before(end) || s.losses == 0 || s.refused == 0 && time.Now().Before(latest) {
 		// Not right after a grant alone: anywhere in a shift.
 		if err := s.listen(ctx, time.Duration(s.random.Int64N(int64(shift)))); err != nil {
 			return err
