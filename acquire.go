@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock/internal/clock"
+	"github.com/fencelock/fencelock/internal/hook"
 )
 
 // acquiring is one acquiring call.
@@ -39,7 +40,7 @@ func (l *Locker) acquire(ctx context.Context, a acquiring) (*Lock, error) {
 	}
 	k, err := a.run()
 	if a.queued {
-		call(l.cfg.log, l.cfg.hooks.Waited, WaitedInfo{
+		hook.Call(l.cfg.log, l.cfg.hooks.Waited, WaitedInfo{
 			Context: ctx, Name: a.name, Wait: clock.Since(a.joined), Granted: err == nil,
 		})
 	}
@@ -48,12 +49,12 @@ func (l *Locker) acquire(ctx context.Context, a acquiring) (*Lock, error) {
 		if result == ResultHeld && a.queued {
 			result = ResultWaitExpired
 		}
-		call(l.cfg.log, l.cfg.hooks.NotAcquired, NotAcquiredInfo{
+		hook.Call(l.cfg.log, l.cfg.hooks.NotAcquired, NotAcquiredInfo{
 			Context: ctx, Name: a.name, Result: result, Took: time.Since(a.started), Err: err,
 		})
 		return nil, err
 	}
-	call(l.cfg.log, l.cfg.hooks.Acquired, AcquiredInfo{
+	hook.Call(l.cfg.log, l.cfg.hooks.Acquired, AcquiredInfo{
 		Context: ctx, Name: a.name, Token: k.token, Started: a.started, Took: time.Since(a.started),
 		Waited: a.queued, Advisory: k.advisory, TTL: k.ttl,
 	})

@@ -3,8 +3,9 @@ package fencelock
 import (
 	"context"
 	"log/slog"
-	"runtime/debug"
 	"time"
+
+	"github.com/fencelock/fencelock/internal/hook"
 )
 
 // Hooks are called when something happens that an operator asks about. Every
@@ -156,34 +157,6 @@ type TokenRejectedInfo struct {
 	Err error
 }
 
-// call runs a hook and contains its panic or Goexit: an observer must not be
-// able to take a lock from its holder. Goexit cannot be recovered from, so a hook
-// gets a goroutine to end.
-func call[I any](log *slog.Logger, hook func(I), info I) {
-	if hook == nil {
-		return
-	}
-	if log == nil {
-		log = slog.Default()
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		returned := false
-		defer func() {
-			switch v := recover(); {
-			case v != nil:
-				log.Warn("fencelock: panic in a hook", "panic", v, "stack", string(debug.Stack()))
-			case !returned:
-				log.Warn("fencelock: a hook ended its goroutine", "stack", string(debug.Stack()))
-			}
-		}()
-		hook(info)
-		returned = true
-	}()
-	<-done
-}
-
 func (h *Hooks) tokenRejected(log *slog.Logger, info TokenRejectedInfo) {
-	call(log, h.TokenRejected, info)
+	hook.Call(log, h.TokenRejected, info)
 }

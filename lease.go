@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/fencelock/fencelock/internal/clock"
+	"github.com/fencelock/fencelock/internal/hook"
 )
 
 const (
@@ -298,7 +299,7 @@ func (le *lease) answered(a renewal, pause *backoff) time.Duration {
 			}
 			return -1
 		}
-		call(l.cfg.log, l.cfg.hooks.Renewed, RenewedInfo{
+		hook.Call(l.cfg.log, l.cfg.hooks.Renewed, RenewedInfo{
 			Lease: int64(le.id), TTL: a.granted, Took: clock.Since(a.sent), Margin: left, Locks: le.holders(),
 		})
 		return -1
@@ -306,7 +307,7 @@ func (le *lease) answered(a renewal, pause *backoff) time.Duration {
 	if l.ctx.Err() != nil {
 		return -1
 	}
-	call(l.cfg.log, l.cfg.hooks.RenewalFailed, RenewalFailedInfo{
+	hook.Call(l.cfg.log, l.cfg.hooks.RenewalFailed, RenewalFailedInfo{
 		Lease: int64(le.id), Err: a.err, Left: le.left(), Locks: le.holders(),
 	})
 	if le.judgeFailure(a.err) {

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock/internal/clock"
+	"github.com/fencelock/fencelock/internal/hook"
 )
 
 // Locker acquires locks on one etcd cluster. It has one lease, granted on
@@ -254,7 +255,7 @@ func (k *Lock) announceLoss() {
 	l.cfg.log.Warn("fencelock: lock lost while it was held", attrs...)
 	// It was running when the loss was marked, even if it has heard of the loss
 	// and returned since.
-	call(l.cfg.log, l.cfg.hooks.Lost, LostInfo{
+	hook.Call(l.cfg.log, l.cfg.hooks.Lost, LostInfo{
 		Context: k.caller, Err: loss, Held: clock.Since(k.granted), Running: true,
 	})
 }
@@ -427,7 +428,7 @@ func (k *Lock) release(ctx context.Context, bound time.Duration) error {
 		k.loss.Store(loss)
 		l.cfg.log.Warn("fencelock: lock was lost before it was released", "lock", k.entry.name, "token", k.token,
 			"reason", string(loss.Reason), "lastConfirmed", loss.LastConfirmed)
-		call(l.cfg.log, l.cfg.hooks.Lost, LostInfo{Context: k.caller, Err: loss, Held: held})
+		hook.Call(l.cfg.log, l.cfg.hooks.Lost, LostInfo{Context: k.caller, Err: loss, Held: held})
 		k.result = loss
 		return k.result
 	default:
@@ -435,7 +436,7 @@ func (k *Lock) release(ctx context.Context, bound time.Duration) error {
 		l.cfg.log.Warn("fencelock: release not confirmed; the key goes on being deleted, and goes with its lease at the latest",
 			"lock", k.entry.name, "token", k.token, "error", err)
 	}
-	call(l.cfg.log, l.cfg.hooks.Released, info)
+	hook.Call(l.cfg.log, l.cfg.hooks.Released, info)
 	k.result = info.Err
 	return k.result
 }
@@ -467,7 +468,7 @@ func (k *Lock) leaveLost(now time.Time) error {
 	k.gone()
 	l.mu.Unlock()
 	k.cancel(&lost) // it is cancelled already, unless the marking is very recent
-	call(l.cfg.log, l.cfg.hooks.ReturnedAfterLoss, ReturnedAfterLossInfo{
+	hook.Call(l.cfg.log, l.cfg.hooks.ReturnedAfterLoss, ReturnedAfterLossInfo{
 		Context: k.caller, Err: &lost, After: lost.Returned.Sub(lost.LostAt),
 	})
 	return &lost
@@ -617,7 +618,7 @@ func (k *Lock) conclude(fnErr error) (outcome, error) {
 	case k.token.wasUsed():
 		return o, nil
 	}
-	call(k.l.cfg.log, k.l.cfg.hooks.TokenUnused, TokenUnusedInfo{Context: k.caller, Name: k.entry.name, Token: k.token})
+	hook.Call(k.l.cfg.log, k.l.cfg.hooks.TokenUnused, TokenUnusedInfo{Context: k.caller, Name: k.entry.name, Token: k.token})
 	if k.cfg.requireUse {
 		return o, fmt.Errorf("%w (lock %q)", ErrTokenUnused, k.entry.name)
 	}

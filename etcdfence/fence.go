@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"reflect"
-	"runtime/debug"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/hook"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -95,18 +94,9 @@ func (f *Fence) admit(token fencelock.Token) error {
 	return nil
 }
 
-// rejected calls the hook. A panic in it is contained: an observer must not
-// turn a refusal into something else.
+// rejected calls the hook.
 func (f *Fence) rejected(token fencelock.Token, err error) {
-	if f.hooks.TokenRejected == nil {
-		return
-	}
-	defer func() {
-		if v := recover(); v != nil {
-			slog.Warn("etcdfence: panic in a hook", "panic", v, "stack", string(debug.Stack()))
-		}
-	}()
-	f.hooks.TokenRejected(fencelock.TokenRejectedInfo{Token: token, Err: err})
+	hook.Call(nil, f.hooks.TokenRejected, fencelock.TokenRejectedInfo{Token: token, Err: err})
 }
 
 // checkName finds what the root package says of a name.

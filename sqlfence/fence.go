@@ -5,12 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"log/slog"
-	"runtime/debug"
 	"strconv"
 	"sync/atomic"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/hook"
 )
 
 // Fence applies effects to one database and refuses stale tokens. It keeps the
@@ -363,18 +362,9 @@ func (f *Fence) markError(ctx context.Context, name string, err error) error {
 	return fmt.Errorf("sqlfence: cannot check the mark of lock %q: %w", name, because(ctx, err))
 }
 
-// rejected calls the hook. A panic in it is contained: an observer must not
-// turn a refusal into something else.
+// rejected calls the hook.
 func (f *Fence) rejected(token fencelock.Token, err error) {
-	if f.hooks.TokenRejected == nil {
-		return
-	}
-	defer func() {
-		if v := recover(); v != nil {
-			slog.Warn("sqlfence: panic in a hook", "panic", v, "stack", string(debug.Stack()))
-		}
-	}()
-	f.hooks.TokenRejected(fencelock.TokenRejectedInfo{Token: token, Err: err})
+	hook.Call(nil, f.hooks.TokenRejected, fencelock.TokenRejectedInfo{Token: token, Err: err})
 }
 
 func errNilContext() error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/hook"
 )
 
 // ErrUnverified is what the hook's error is, besides the verifier's own, when a
@@ -66,7 +67,7 @@ func (g *Gate) Admit(ctx context.Context, scope string, have []string) (fenceloc
 		denial, err = g.verify(ctx, token)
 	}
 	if denial != nil {
-		reject(g.Hooks.TokenRejected, fencelock.TokenRejectedInfo{Token: token, Err: err})
+		hook.Call(nil, g.Hooks.TokenRejected, fencelock.TokenRejectedInfo{Token: token, Err: err})
 		return fencelock.Token{}, denial
 	}
 	return token, nil
