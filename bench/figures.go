@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -35,6 +36,25 @@ func (f *figures) print(w io.Writer) error {
 	for _, g := range f.all {
 		_, err := fmt.Fprintf(w, "%s %s %s min=%s max=%s runs=%d\n", g.name, number(median(g.runs)), g.unit,
 			number(slices.Min(g.runs)), number(slices.Max(g.runs)), len(g.runs))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printJSON writes one object a line, with the value of each run in its order.
+func (f *figures) printJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	for _, g := range f.all {
+		err := enc.Encode(struct {
+			Name  string    `json:"name"`
+			Value float64   `json:"value"`
+			Unit  string    `json:"unit"`
+			Min   float64   `json:"min"`
+			Max   float64   `json:"max"`
+			Runs  []float64 `json:"runs"`
+		}{g.name, median(g.runs), g.unit, slices.Min(g.runs), slices.Max(g.runs), g.runs})
 		if err != nil {
 			return err
 		}

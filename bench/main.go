@@ -11,10 +11,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -65,15 +67,27 @@ func main() {
 		exitOn(serveEtcd(dir, os.Stdin, os.Stdout))
 		return
 	}
-	isQuick := flag.Bool("quick", false, "fewer and smaller runs; ends within 50 s")
+	isQuick := flag.Bool("quick", false, "fewer figures and smaller runs; ends within 50 s")
+	runs := flag.Int("runs", 0, "how many runs the medians are of, 5 by default")
+	asJSON := flag.Bool("json", false, "print one JSON object a figure, with the value of each run")
 	flag.Parse()
+	if flag.NArg() > 0 || *runs < 0 {
+		fmt.Fprintln(os.Stderr, "bench: it takes flags only, and a number of runs that is not negative")
+		flag.Usage()
+		os.Exit(2)
+	}
 	s := full
 	if *isQuick {
 		s = quick
 	}
+	s.runs = cmp.Or(*runs, s.runs)
+	show := (*figures).print
+	if *asJSON {
+		show = (*figures).printJSON
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	exitOn(run(ctx, s))
+	exitOn(run(ctx, s, show))
 }
 
 func exitOn(err error) {
@@ -83,7 +97,7 @@ func exitOn(err error) {
 	}
 }
 
-func run(ctx context.Context, s size) (err error) {
+func run(ctx context.Context, s size, show func(*figures, io.Writer) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.deadline)
 	defer cancel()
 	etcd, err := startEtcd()
@@ -98,7 +112,7 @@ func run(ctx context.Context, s size) (err error) {
 			return err
 		}
 	}
-	return out.print(os.Stdout)
+	return show(&out, os.Stdout)
 }
 
 // measure is one run of everything. Names are new in each: etcd keeps deleted

@@ -54,3 +54,13 @@ func TestFiguresPrint(t *testing.T) {
 	require.Equal(t, "ratio_of_things 1.000 ratio min=0.500 max=1.500 runs=3\n"+
 		"things 10.000 us min=5.000 max=15.000 runs=3\n", out.String())
 }
+
+func TestFiguresPrintJSON(t *testing.T) {
+	var f figures
+	for _, v := range []float64{3, 1, 2} {
+		f.add("a", v, "ms")
+	}
+	var out bytes.Buffer
+	require.NoError(t, f.printJSON(&out))
+	require.JSONEq(t, `{"name":"a","value":2,"unit":"ms","min":1,"max":3,"runs":[3,1,2]}`, out.String())
+}
