@@ -37,6 +37,7 @@ func (d Dialect) String() string {
 // drivers' types, because importing a driver chooses it for the user.
 type dialect struct {
 	quote quote
+	names []string // of the default table, with its schema where one is sure
 
 	create string // makes the table of marks if it does not exist; %s is its name
 	// read selects token and holder of one scope. In a transaction that has run
@@ -48,7 +49,7 @@ type dialect struct {
 	// refused. It writes a new version of the row in every case it passes; see the
 	// package's doc for why.
 	raise string
-	// returns: raise returns a row if and only if it wrote one. Otherwise the mark
+	// returns: raise returns token and holder if and only if it wrote them. Otherwise the mark
 	// is read to find out: what is reported as the number of rows affected depends
 	// on the driver and its settings.
 	returns bool
@@ -72,6 +73,8 @@ type dialect struct {
 	rolledBack func(error) bool
 	// ended: the transaction had ended before the statement with this error.
 	ended func(error) bool
+	// ends: a statement that fails so can have ended the transaction.
+	ends func(error) bool
 	// missingTable: the table named in the statement does not exist.
 	missingTable func(error) bool
 	// raced: create ran beside another create of the same table.

@@ -38,6 +38,7 @@ func TestPostgreSQLErrors(t *testing.T) {
 		{stateError("4000"), kinds{}},
 		{errors.New("unexpected EOF"), kinds{}},
 		{errors.New("commit unexpectedly resulted in rollback"), kinds{rolledBack: true}},
+		{errors.New("pq: could not complete operation in a failed transaction"), kinds{rolledBack: true}},
 		// SQLite's words mean nothing here.
 		{errors.New("database is locked"), kinds{}},
 	} {
@@ -65,7 +66,7 @@ func TestSQLiteErrors(t *testing.T) {
 		"SQL logic error: no such table: fencelock_marks (1)":    {missingTable: true},
 		"no such table: fencelock_marks":                         {missingTable: true},
 		"disk I/O error":                                         {},
-		"database table is locked":                               {},
+		"database table is locked":                               {transient: true},
 		"database or disk is full":                               {},
 	} {
 		for _, err := range wrapped(errors.New(text)) {

@@ -40,9 +40,13 @@
 //
 // The fence orders holders, not one holder's own transactions: a late copy of
 // its first passes after its second. Writers that do not go through the fence
-// are not seen at all. All of them must name the same table: an unqualified name
-// is looked up in the connection's search_path, so give [WithTable] a schema
-// where that differs between writers.
+// are not seen at all. All of them must name the same table: in PostgreSQL an
+// unqualified name is looked up in the connection's search_path, and in MySQL in its
+// database, so give [WithTable] a schema where that differs between writers. In both a
+// session can put a temporary table of that name in front (in PostgreSQL not of a
+// name with a schema): let nobody run statements of his own on a fence's connections.
+// In SQLite keep marks and data in one file: a commit over several attached ones is
+// not atomic in a crash in WAL mode.
 //
 // # What a callback must not do
 //
@@ -52,7 +56,8 @@
 // fenced: in SQLite after an interrupt, on a full disk or by OR ROLLBACK, in MySQL
 // after a deadlock. MySQL commits the transaction at every statement that changes the
 // schema, and some others. [Fence.Tx] finds that out at the end, and returns
-// [ErrTransactionEnded]. In PostgreSQL only the callback itself can end its
+// [ErrTransactionEnded]; but not if the callback goes on and returns the very error that
+// ended the transaction later: return it at once. In PostgreSQL only the callback itself can end its
 // transaction, by sending COMMIT or ROLLBACK as a text, and that is not found out.
 //
 // # Rights, and a mark that is too high

@@ -46,7 +46,7 @@ func New(db *sql.DB, dialect Dialect, opts ...Option) (*Fence, error) {
 		return nil, fmt.Errorf("%w: unknown dialect %v; use sqlfence.PostgreSQL, sqlfence.MySQL or sqlfence.SQLite",
 			fencelock.ErrInvalidOption, dialect)
 	}
-	f := &Fence{db: db, dialect: d, names: []string{defaultTable}}
+	f := &Fence{db: db, dialect: d, names: d.names}
 	for _, opt := range opts {
 		if opt == nil {
 			return nil, fmt.Errorf("%w: a nil option", fencelock.ErrInvalidOption)
@@ -115,7 +115,8 @@ func (f *Fence) Migrate(ctx context.Context) error {
 //   - what fn returned: all of it is rolled back, also the mark, which is as
 //     high as before. [Fence.Advance] raises it for good;
 //   - [ErrUnknownOutcome]: the commit got no clear answer;
-//   - [ErrTransactionEnded]: the transaction was over before the commit;
+//   - [ErrTransactionEnded], joined with what fn returned: the transaction was over
+//     before, and fn had gone on;
 //   - [ErrNoTable], [ErrBadTable], [fencelock.ErrInvalidOption] for a nil fn, ctx's error and
 //     cause, or what the database said: nothing was applied.
 //
@@ -252,9 +253,29 @@ func (f *Fence) attempt(ctx context.Context, token fencelock.Token, fn func(*sql
 		}
 	}
 	if err := fn(tx); err != nil {
-		return true, err
+		return true, f.failed(ctx, tx, err)
 	}
 	return true, f.commit(ctx, tx)
+}
+
+// failed rolls back what the callback did, and returns its error; with
+// [ErrTransactionEnded] in front if there was nothing to roll back any more, and the
+// error does not explain it: then the callback had gone on, and what it did is applied.
+// Such a run must not be repeated.
+func (f *Fence) failed(ctx context.Context, tx *sql.Tx, err error) error {
+	if f.dialect.ends(err) {
+		return err // it came back at once, as far as can be told
+	}
+	var over error
+	if f.dialect.savepoints {
+		_, over = tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+savepoint)
+	} else {
+		over = tx.Rollback()
+	}
+	if over != nil && f.dialect.ended(over) {
+		return fmt.Errorf("%w: %w", ErrTransactionEnded, err)
+	}
+	return err
 }
 
 // savepoint is there until the transaction ends.
@@ -265,12 +286,17 @@ const savepoint = "fencelock_tx"
 func (f *Fence) check(ctx context.Context, tx *sql.Tx, token fencelock.Token) error {
 	name := token.Name()
 	if f.dialect.returns {
-		var written int64
-		err := tx.QueryRowContext(ctx, f.raise, []byte(name), token.Revision(), token.Holder()).Scan(&written)
-		if err == nil {
-			return nil // there is a row: that is the answer
-		}
-		if !errors.Is(err, sql.ErrNoRows) {
+		var (
+			revision int64
+			holder   string
+		)
+		err := tx.QueryRowContext(ctx, f.raise, []byte(name), token.Revision(), token.Holder()).Scan(&revision, &holder)
+		switch {
+		case err == nil && revision == token.Revision() && holder == token.Holder():
+			return nil
+		case err == nil:
+			return f.notWritten(name, fmt.Sprintf("%d.%s", revision, holder))
+		case !errors.Is(err, sql.ErrNoRows):
 			return f.markError(ctx, name, err)
 		}
 	} else if _, err := tx.ExecContext(ctx, f.raise, []byte(name), token.Revision(), token.Holder()); err != nil {
@@ -283,10 +309,15 @@ func (f *Fence) check(ctx context.Context, tx *sql.Tx, token fencelock.Token) er
 	case !f.dialect.returns && highest.Equal(token):
 		return nil
 	case highest.Compare(token) < 0 || highest.Equal(token):
-		return fmt.Errorf("sqlfence: the mark of lock %q was not written, it is %v; "+
-			"look for a trigger, a rule or row-level security on table %s", name, highest, f.table)
+		return f.notWritten(name, highest.String())
 	}
 	return &fencelock.StaleError{Scope: name, Presented: token, Highest: highest}
+}
+
+// notWritten is the error where the database took the mark and has another one.
+func (f *Fence) notWritten(name, mark string) error {
+	return fmt.Errorf("sqlfence: the mark of lock %q was not written, it is %s; "+
+		"look for a trigger, a rule or row-level security on table %s", name, mark, f.table)
 }
 
 // commit commits tx, and tells a refusal from an outcome that is not known.

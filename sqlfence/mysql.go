@@ -21,6 +21,7 @@ import (
 // one microsecond.
 var mysql = dialect{
 	quote: backticks,
+	names: []string{defaultTable},
 	create: `CREATE TABLE IF NOT EXISTS %s (
 	scope      VARBINARY(1024) NOT NULL PRIMARY KEY, -- the lock's name
 	token      BIGINT          NOT NULL CHECK (token > 0), -- the highest revision seen
@@ -52,8 +53,12 @@ token = GREATEST(token, VALUES(token))`,
 	},
 	// What else the server says to COMMIT can leave the transaction open, or be
 	// about a commit that was half made.
-	rolledBack:   never,
-	ended:        func(err error) bool { return mysqlNumber(err) == 1305 }, // ER_SP_DOES_NOT_EXIST, of the savepoint
+	rolledBack: never,
+	ended:      func(err error) bool { return mysqlNumber(err) == 1305 }, // ER_SP_DOES_NOT_EXIST, of the savepoint
+	ends: func(err error) bool {
+		number := mysqlNumber(err)
+		return number == 1213 || number == 1020
+	},
 	missingTable: func(err error) bool { return mysqlNumber(err) == 1146 }, // ER_NO_SUCH_TABLE
 	raced:        never,                                                    // IF NOT EXISTS is safe here
 }

@@ -21,7 +21,8 @@ const (
 type Option func(*Fence) error
 
 // WithTable sets the name of the table of marks, "fencelock_marks" by default:
-// one identifier, or two joined by a dot for a table in a schema. Each has 1 to
+// one identifier, or two joined by a dot for a table in a schema; in SQLite the schema
+// is main if none is named. Each has 1 to
 // 63 lower-case letters, digits and underscores and does not start with a digit.
 //
 // A lock has one mark for each table. Whoever writes what a lock protects must
@@ -38,6 +39,9 @@ func WithTable(name string) Option {
 			}
 		}
 		f.names = parts
+		if len(parts) == 1 && len(f.dialect.names) == 2 {
+			f.names = []string{f.dialect.names[0], parts[0]}
+		}
 		return nil
 	}
 }

@@ -14,6 +14,7 @@ import (
 // no, so the mark read after a refusal is the one it was refused for.
 var postgreSQL = dialect{
 	quote: doubleQuotes,
+	names: []string{defaultTable},
 	create: `CREATE TABLE IF NOT EXISTS %s (
 	scope      BYTEA       NOT NULL PRIMARY KEY, -- the lock's name
 	token      BIGINT      NOT NULL CHECK (token > 0), -- the highest revision seen
@@ -25,8 +26,8 @@ var postgreSQL = dialect{
 VALUES ($1, $2, $3, now())
 ON CONFLICT (scope) DO UPDATE
 SET token = excluded.token, holder = excluded.holder, written_at = excluded.written_at
-WHERE mark.token < excluded.token OR (mark.token = excluded.token AND mark.holder = excluded.holder)
-RETURNING token`,
+WHERE mark.token < excluded.token OR (mark.token = excluded.token AND mark.holder COLLATE "C" = excluded.holder COLLATE "C")
+RETURNING token, holder`,
 	returns: true,
 	faults:  postgresFaults,
 
@@ -39,6 +40,7 @@ RETURNING token`,
 	// After the end of a transaction, which only the callback can bring about, a
 	// COMMIT is a warning.
 	ended:        never,
+	ends:         never,
 	missingTable: func(err error) bool { return sqlState(err) == "42P01" }, // undefined_table
 	// IF NOT EXISTS looks before it creates, and so can lose a race. How, depends
 	// on where the winner is: its rows in the catalog are in the way when they
@@ -66,11 +68,12 @@ func postgresRolledBack(err error) bool {
 	state := sqlState(err)
 	if len(state) != 5 {
 		// A callback that swallowed the error of a statement leaves a failed
-		// transaction, and its COMMIT is answered with ROLLBACK. pgx makes that
-		// this error without a SQLSTATE. Where the words change, the outcome is
+		// transaction, and its COMMIT is answered with ROLLBACK. pgx makes that the
+		// first error, lib/pq the second, without a SQLSTATE. Where the words change, the outcome is
 		// called unknown, which errs on the safe side.
 		return leaf(err, func(err error) bool {
-			return strings.Contains(err.Error(), "commit unexpectedly resulted in rollback")
+			return strings.Contains(err.Error(), "commit unexpectedly resulted in rollback") ||
+				strings.Contains(err.Error(), "could not complete operation in a failed transaction")
 		})
 	}
 	// An answer of the server to COMMIT is a refusal, except where it says that

@@ -2,6 +2,7 @@ package sqlfence
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -27,7 +28,7 @@ func (f *Fence) repeat(ctx context.Context, try func() (ran bool, err error)) er
 	runs := 0
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		ran, err := try()
-		if err == nil || !f.dialect.transient(err) {
+		if err == nil || !f.dialect.transient(err) || errors.Is(err, ErrTransactionEnded) {
 			return err
 		}
 		if ran {

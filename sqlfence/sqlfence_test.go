@@ -89,6 +89,9 @@ func TestWithTable(t *testing.T) {
 		for dialect, quote := range dialects {
 			fence := opened(t, dialect, sqlfence.WithTable(name))
 			quoted := quote + strings.ReplaceAll(name, ".", quote+"."+quote) + quote
+			if dialect == sqlfence.SQLite && !strings.Contains(name, ".") {
+				quoted = `"main".` + quoted
+			}
 			require.True(t, strings.HasPrefix(fence.DDL(), "CREATE TABLE IF NOT EXISTS "+quoted+" ("), fence.DDL())
 		}
 	}
@@ -110,7 +113,7 @@ func TestWithTxOptionsNil(t *testing.T) {
 func TestDDLDefaultTable(t *testing.T) {
 	for dialect, quote := range dialects {
 		ddl := opened(t, dialect).DDL()
-		require.Contains(t, ddl, "CREATE TABLE IF NOT EXISTS "+quote+"fencelock_marks"+quote+" (")
+		require.Contains(t, ddl, quote+"fencelock_marks"+quote+" (")
 		require.NotContains(t, ddl, "%", "what Sprintf could not place")
 		require.True(t, strings.HasSuffix(ddl, ";"), ddl)
 	}

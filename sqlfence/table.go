@@ -114,14 +114,15 @@ func (c column) String() string {
 func postgresFaults(ctx context.Context, q querier, table []string) ([]string, error) {
 	name := doubleQuotes.quoted(table)
 	// to_regclass takes what stands in a statement, and is NULL for what does not
-	// exist: an error would end the caller's transaction.
+	// exist: an error would end the caller's transaction. It finds a temporary table of
+	// the session first, as the statements do.
 	found, err := columns(ctx, q, `SELECT attname::text, format_type(atttypid, NULL), NOT attnotnull,
 	CASE WHEN atttypid = 'varchar'::regtype AND atttypmod > 4 THEN atttypmod - 4 ELSE 0 END
 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, name)
 	if err != nil {
 		return nil, err
 	}
-	return misfits(found, name,
+	faults := misfits(found, name,
 		wanted{
 			"scope", "bytea and not null", func(c column) bool { return c.kind == "bytea" && !c.nullable },
 			"move the table away and call Migrate",
@@ -138,7 +139,18 @@ FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisd
 			"written_at", "timestamp with time zone", func(c column) bool { return c.kind == "timestamp with time zone" },
 			"ALTER TABLE %s ALTER COLUMN written_at TYPE timestamptz",
 		},
-	), nil
+	)
+	var persistence string
+	if err := q.QueryRowContext(ctx, `SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass($1)`, name).Scan(&persistence); err != nil {
+		return nil, err
+	}
+	switch persistence {
+	case "u":
+		faults = append(faults, "it is unlogged, so a crash would empty it; ALTER TABLE "+name+" SET LOGGED")
+	case "t":
+		faults = append(faults, "it is a temporary table of the session; name the schema of the right one with WithTable")
+	}
+	return faults, nil
 }
 
 // texts reports whether c holds any holder, and tells any two apart.
@@ -152,13 +164,12 @@ func texts(c column, kinds ...string) bool {
 }
 
 func sqliteFaults(ctx context.Context, q querier, table []string) ([]string, error) {
-	schema := "main"
-	if len(table) > 1 {
-		schema = table[0]
+	if len(table) == 1 {
+		table = append([]string{"main"}, table...)
 	}
 	// A primary key of an ordinary table can be NULL in SQLite; no scope is.
 	found, err := columns(ctx, q, `SELECT name, type, "notnull" = 0 AND pk = 0, 0 FROM pragma_table_info(?1, ?2)`,
-		table[len(table)-1], schema)
+		table[1], table[0])
 	if err != nil {
 		return nil, err
 	}
@@ -179,15 +190,17 @@ func sqliteFaults(ctx context.Context, q querier, table []string) ([]string, err
 
 func mysqlFaults(ctx context.Context, q querier, table []string) ([]string, error) {
 	name := backticks.quoted(table)
-	schema := ""
+	// NULL for the connection's own. No empty text in these statements: there is a mode
+	// in which it is NULL.
+	var schema any
 	if len(table) > 1 {
 		schema = table[0]
 	}
-	const where = ` WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?`
+	const where = ` WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?`
 	// What a text compares as is part of its kind here.
-	found, err := columns(ctx, q, `SELECT column_name, CONCAT(data_type,
-	IF(column_type LIKE '%unsigned%', ' unsigned', ''), IF(collation_name IS NULL, '', CONCAT(' collate ', collation_name))),
-	is_nullable = 'YES', COALESCE(character_maximum_length, 0) FROM information_schema.columns`+where, schema, table[len(table)-1])
+	found, err := columns(ctx, q, `SELECT column_name,
+	CONCAT_WS(' collate ', IF(column_type LIKE '%unsigned%', CONCAT(data_type, ' unsigned'), data_type), collation_name),
+	is_nullable = 'YES', COALESCE(character_maximum_length, datetime_precision, 0) FROM information_schema.columns`+where, schema, table[len(table)-1])
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +234,7 @@ func mysqlFaults(ctx context.Context, q querier, table []string) ([]string, erro
 			"ALTER TABLE %s MODIFY holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL",
 		},
 		wanted{
-			"written_at", "datetime(6) and not null", func(c column) bool { return c.kind == "datetime" && !c.nullable },
+			"written_at", "datetime(6) and not null", func(c column) bool { return c.kind == "datetime" && !c.nullable && c.length == 6 },
 			"ALTER TABLE %s MODIFY written_at DATETIME(6) NOT NULL",
 		},
 	)...)

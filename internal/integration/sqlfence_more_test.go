@@ -126,6 +126,7 @@ var badTables = map[sqlfence.Dialect]map[string]struct{ columns, says string }{
 		"padded holder":   {"scope BYTEA PRIMARY KEY, token BIGINT NOT NULL, holder CHAR(128) NOT NULL, written_at TIMESTAMPTZ NOT NULL", "holder is character"},
 		"a text scope":    {"scope TEXT PRIMARY KEY, token BIGINT NOT NULL, holder TEXT NOT NULL, written_at TIMESTAMPTZ NOT NULL", "scope is text"},
 		"no holder":       {"scope BYTEA PRIMARY KEY, token BIGINT NOT NULL, written_at TIMESTAMPTZ NOT NULL", "holder is missing"},
+		"unlogged":        {"scope BYTEA PRIMARY KEY, token BIGINT NOT NULL, holder TEXT NOT NULL, written_at TIMESTAMPTZ NOT NULL); ALTER TABLE fencelock_marks SET UNLOGGED; SELECT (1", "unlogged"},
 		"no time":         {"scope BYTEA PRIMARY KEY, token BIGINT NOT NULL, holder TEXT NOT NULL", "written_at is missing"},
 	},
 	sqlfence.MySQL: {
@@ -138,6 +139,7 @@ var badTables = map[sqlfence.Dialect]map[string]struct{ columns, says string }{
 		"short scope":     {"scope VARBINARY(255) PRIMARY KEY, token BIGINT NOT NULL, holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, written_at DATETIME(6) NOT NULL", "scope is varbinary(255)"},
 		"no transactions": {"scope VARBINARY(1000) PRIMARY KEY, token BIGINT NOT NULL, holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, written_at DATETIME(6) NOT NULL) ENGINE = MyISAM -- (", "engine is MyISAM"},
 		"no unique key":   {"scope VARBINARY(1024) NOT NULL, token BIGINT NOT NULL, holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, written_at DATETIME(6) NOT NULL", "unique key"},
+		"whole seconds":   {"scope VARBINARY(1024) PRIMARY KEY, token BIGINT NOT NULL, holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, written_at DATETIME NOT NULL", "written_at is datetime"},
 		"another key":     {"scope VARBINARY(1024) PRIMARY KEY, token BIGINT NOT NULL, holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL UNIQUE, written_at DATETIME(6) NOT NULL", "unique key"},
 		"a prefix":        {"scope VARBINARY(1024) NOT NULL, token BIGINT NOT NULL, holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, written_at DATETIME(6) NOT NULL, UNIQUE KEY (scope(10))", "unique key"},
 	},

@@ -183,8 +183,35 @@ func mysqlTransactionEnds(t *testing.T, db fencedDB) {
 			require.ErrorIs(t, err, sqlfence.ErrTransactionEnded)
 			require.NotErrorIs(t, err, sqlfence.ErrUnknownOutcome)
 			require.Equal(t, 1, runs)
+
+			// With an error of the callback's it must not pass for rolled back; and one
+			// after which it would run again must not have it applied twice.
+			for _, failure := range []error{errors.New("the work failed"), errors.New("Error 1205 (HY000): Lock wait timeout exceeded")} {
+				runs = 0
+				err = fence.Tx(ctx, sqlToken(t, "lock", int64(i)+1, "h"), func(tx *sql.Tx) error {
+					runs++
+					if _, err := tx.ExecContext(ctx, end); err != nil && i > 0 {
+						return err
+					}
+					return errors.Join(db.write(ctx, "x", 1)(tx), failure)
+				})
+				require.ErrorIs(t, err, sqlfence.ErrTransactionEnded)
+				require.ErrorIs(t, err, failure)
+				require.Equal(t, 1, runs)
+			}
 		})
 	}
+}
+
+// mysqlEmptyIsNull: a mode in which an empty text is NULL, as in Oracle.
+func mysqlEmptyIsNull(t *testing.T, db fencedDB) {
+	config := mysqlConfig(t, db)
+	config.Params = map[string]string{"sql_mode": "'EMPTY_STRING_IS_NULL'"}
+	odd := openMySQL(t, db, config)
+	fence := odd.fence(t)
+	require.NoError(t, fence.Advance(t.Context(), sqlToken(t, "lock", 1, "h")))
+	own := odd.unmigrated(t, sqlfence.WithTable(config.DBName+".fencelock_marks"))
+	requireMark(t, own, sqlToken(t, "lock", 1, "h"))
 }
 
 // mysqlSnapshotIsolation is a setting of MariaDB, on by default in later versions,

@@ -158,6 +158,47 @@ func postgresHiddenMark(t *testing.T, db fencedDB) {
 	require.NotErrorIs(t, err, fencelock.ErrStale)
 }
 
+// postgresChangedMark has a trigger keep the mark down.
+func postgresChangedMark(t *testing.T, db fencedDB) {
+	ctx := t.Context()
+	fence := db.fence(t)
+	for _, statement := range []string{
+		"CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.token := OLD.token; RETURN NEW; END'",
+		"CREATE TRIGGER keep BEFORE UPDATE ON fencelock_marks FOR EACH ROW EXECUTE FUNCTION keep()",
+	} {
+		_, err := db.ExecContext(ctx, statement)
+		require.NoError(t, err)
+	}
+	require.NoError(t, fence.Advance(ctx, sqlToken(t, "lock", 1, "h")))
+	err := fence.Tx(ctx, sqlToken(t, "lock", 2, "h"), neverRun(t))
+	require.ErrorContains(t, err, "was not written, it is 1.h")
+}
+
+// postgresHolderCollation has a table in which holders are equal in any case.
+func postgresHolderCollation(t *testing.T, db fencedDB) {
+	ctx := t.Context()
+	for _, statement := range []string{
+		"CREATE COLLATION any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+		"CREATE TABLE fencelock_marks (scope BYTEA PRIMARY KEY, token BIGINT NOT NULL, holder TEXT COLLATE any_case NOT NULL, written_at TIMESTAMPTZ NOT NULL)",
+	} {
+		_, err := db.ExecContext(ctx, statement)
+		require.NoError(t, err)
+	}
+	sqlFenceEqual(t, db)
+}
+
+// postgresTemporary has the session make a table of the marks' name that comes first.
+func postgresTemporary(t *testing.T, db fencedDB) {
+	ctx := t.Context()
+	db.SetMaxOpenConns(1)
+	require.NoError(t, db.fence(t).Advance(ctx, sqlToken(t, "lock", 1, "h")))
+	_, err := db.ExecContext(ctx, "CREATE TEMP TABLE fencelock_marks (LIKE fencelock_marks INCLUDING ALL)")
+	require.NoError(t, err)
+	_, err = sqlfence.New(db.DB, sqlfence.PostgreSQL)
+	require.ErrorIs(t, err, sqlfence.ErrBadTable)
+	require.ErrorContains(t, err, "temporary")
+}
+
 func postgresSchema(t *testing.T, db fencedDB) {
 	ctx := t.Context()
 	var schema string

@@ -100,6 +100,22 @@ WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 'row ' |
 			require.EqualValues(t, 1, db.value(t, name), "applied at once, as the documentation warns")
 			require.Zero(t, db.value(t, "row 1"))
 
+			// Nor may an error of the callback's pass for all being rolled back; and one
+			// after which it would run again must not have it applied twice.
+			for _, failure := range []error{errors.New("the work failed"), errors.New("database is locked")} {
+				runs = 0
+				err := fence.Tx(ctx, sqlToken(t, "lock", 1, "h"), func(tx *sql.Tx) error {
+					runs++
+					if err := fails(ctx, tx); err == nil {
+						t.Error("the statement did not fail")
+					}
+					return errors.Join(db.write(ctx, name, 2)(tx), failure)
+				})
+				require.ErrorIs(t, err, sqlfence.ErrTransactionEnded)
+				require.ErrorIs(t, err, failure)
+				require.Equal(t, 1, runs)
+			}
+
 			// With its error returned nothing of it is applied.
 			err = fence.Tx(ctx, sqlToken(t, "lock", 1, "h"), func(tx *sql.Tx) error {
 				if err := fails(ctx, tx); err != nil {
@@ -112,6 +128,27 @@ WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 'row ' |
 			require.Zero(t, db.value(t, "never"))
 		})
 	}
+}
+
+// sqliteShadowed has the session make a table of the marks' name that comes first.
+func sqliteShadowed(t *testing.T, db fencedDB) {
+	ctx := t.Context()
+	db.SetMaxOpenConns(1)
+	fence := db.fence(t)
+	older, newer := sqlToken(t, "lock", 4, "old"), sqlToken(t, "lock", 5, "new")
+	require.NoError(t, fence.Advance(ctx, newer))
+	_, err := db.ExecContext(ctx, "CREATE TEMP TABLE fencelock_marks (scope BLOB PRIMARY KEY, token INTEGER NOT NULL, holder TEXT NOT NULL, written_at TEXT NOT NULL)")
+	require.NoError(t, err)
+	requireStale(t, fence.Advance(ctx, older), older, newer)
+	requireStale(t, db.unmigrated(t).Advance(ctx, older), older, newer)
+}
+
+// sqliteHolderCollation has a table in which holders are equal in any case.
+func sqliteHolderCollation(t *testing.T, db fencedDB) {
+	ctx := t.Context()
+	_, err := db.ExecContext(ctx, "CREATE TABLE fencelock_marks (scope BLOB PRIMARY KEY, token INTEGER NOT NULL, holder TEXT NOT NULL COLLATE NOCASE, written_at TEXT NOT NULL)")
+	require.NoError(t, err)
+	sqlFenceEqual(t, db)
 }
 
 func TestSQLFenceSQLiteBusyCommit(t *testing.T) {

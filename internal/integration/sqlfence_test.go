@@ -138,6 +138,9 @@ func TestSQLFencePostgreSQL(t *testing.T) {
 		{"constraint that fails at the commit", postgresDeferredConstraint},
 		{"table that hides its rows", postgresHiddenMark},
 		{"table in a schema", postgresSchema},
+		{"table that changes its rows", postgresChangedMark},
+		{"table whose holders have a collation", postgresHolderCollation},
+		{"temporary table of the same name", postgresTemporary},
 		{"a trigger for the path somebody forgot", postgresTrigger},
 	})
 }
@@ -149,6 +152,8 @@ func TestSQLFenceSQLite(t *testing.T) {
 				{"a write lock held by others", sqliteWaitsForTheWriteLock},
 				{"constraint that fails at the commit", sqliteDeferredConstraint},
 				{"transaction that ends under the callback", sqliteTransactionEnds},
+				{"temporary table of the same name", sqliteShadowed},
+				{"table whose holders have a collation", sqliteHolderCollation},
 			})
 		})
 	}
@@ -173,6 +178,7 @@ func TestSQLFenceMySQL(t *testing.T) {
 				{"a deadlock inside runs the callback again", mysqlDeadlock},
 				{"transaction that ends under the callback", mysqlTransactionEnds},
 				{"snapshot isolation", mysqlSnapshotIsolation},
+				{"empty texts that are NULL", mysqlEmptyIsNull},
 				{"first writer that rolls back", mysqlFirstWriterRollsBack},
 			})
 		})
