@@ -21,6 +21,13 @@ var (
 	// was seen. A repetition that is refused says nothing about the first.
 	ErrUnknownOutcome = errors.New("pgxfence: the commit got no clear answer: all of the transaction was applied, or nothing")
 
+	// ErrTransactionEnded is returned by [Fence.Tx] when the callback ended the
+	// transaction by a statement of its own, COMMIT or ROLLBACK. What ran before it
+	// was committed or undone by it; what ran after it was applied at once and
+	// without the fence.
+	ErrTransactionEnded = errors.New("pgxfence: a statement of the callback ended the transaction, and the ones after it were not fenced; " +
+		"leave committing and rolling back to Tx")
+
 	// ErrBadTable is returned by [New], and by every call that uses the table of
 	// marks, if its columns cannot hold marks: a token that is cut, rounded or
 	// compared as a text would let stale ones pass. The error says how to mend

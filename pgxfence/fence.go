@@ -116,6 +116,8 @@ func (f *Fence) Migrate(ctx context.Context) error {
 //   - what fn returned: all of it is rolled back, also the mark, which is as
 //     high as before. [Fence.Advance] raises it for good;
 //   - [ErrUnknownOutcome]: the commit got no clear answer;
+//   - [ErrTransactionEnded], joined with what fn returned: fn had ended the
+//     transaction by a statement;
 //   - [ErrNoTable], [ErrBadTable], [fencelock.ErrInvalidOption] for a nil fn, ctx's error and
 //     cause, or what the database said: nothing was applied.
 //
@@ -233,22 +235,44 @@ func (f *Fence) attempt(ctx context.Context, token fencelock.Token, fn func(pgx.
 	if err := f.check(ctx, tx, token); err != nil {
 		return false, err
 	}
-	if err := fn(tx); err != nil {
+	err = fn(tx)
+	// By its methods a Tx is ended for good: what comes after is an error.
+	if over(tx) && !errors.Is(tx.Rollback(ctx), pgx.ErrTxClosed) {
+		// The callback ended it, by a statement: what came after is applied, and such a
+		// run must not be repeated.
+		if err == nil {
+			return true, ErrTransactionEnded
+		}
+		return true, fmt.Errorf("%w: %w", ErrTransactionEnded, err)
+	}
+	if err != nil {
 		return true, err
 	}
 	return true, f.commit(ctx, tx)
+}
+
+// over reports whether the server is in no transaction any more, although tx is not
+// ended. The server tells with each answer.
+func over(tx pgx.Tx) bool {
+	conn := tx.Conn()
+	return conn != nil && !conn.IsClosed() && conn.PgConn().TxStatus() == 'I'
 }
 
 // rollbackBound bounds a rollback, which must be tried when ctx has ended.
 const rollbackBound = 5 * time.Second
 
 func (f *Fence) check(ctx context.Context, tx pgx.Tx, token fencelock.Token) error {
-	var written int64
-	err := tx.QueryRow(ctx, f.raise, []byte(token.Name()), token.Revision(), token.Holder()).Scan(&written)
-	if err == nil {
-		return nil // there is a row: that is the answer
-	}
-	if !errors.Is(err, pgx.ErrNoRows) {
+	var (
+		revision int64
+		holder   string
+	)
+	err := tx.QueryRow(ctx, f.raise, []byte(token.Name()), token.Revision(), token.Holder()).Scan(&revision, &holder)
+	switch {
+	case err == nil && revision == token.Revision() && holder == token.Holder():
+		return nil
+	case err == nil:
+		return f.notWritten(token.Name(), fmt.Sprintf("%d.%s", revision, holder))
+	case !errors.Is(err, pgx.ErrNoRows):
 		return f.markError(ctx, token.Name(), err)
 	}
 	highest, err := f.mark(ctx, tx, token.Name())
@@ -256,10 +280,15 @@ func (f *Fence) check(ctx context.Context, tx pgx.Tx, token fencelock.Token) err
 		return err
 	}
 	if highest.Compare(token) < 0 || highest.Equal(token) {
-		return fmt.Errorf("pgxfence: the mark of lock %q was not written, it is %v; "+
-			"look for a trigger, a rule or row-level security on table %s", token.Name(), highest, f.table)
+		return f.notWritten(token.Name(), highest.String())
 	}
 	return &fencelock.StaleError{Scope: token.Name(), Presented: token, Highest: highest}
+}
+
+// notWritten is the error where the database took the mark and has another one.
+func (f *Fence) notWritten(name, mark string) error {
+	return fmt.Errorf("pgxfence: the mark of lock %q was not written, it is %s; "+
+		"look for a trigger, a rule or row-level security on table %s", name, mark, f.table)
 }
 
 // commit commits tx, and tells a refusal from an outcome that is not known.
@@ -268,6 +297,11 @@ func (f *Fence) commit(ctx context.Context, tx pgx.Tx) error {
 	// anything was sent.
 	if err := ended(ctx); err != nil {
 		return fmt.Errorf("pgxfence: nothing was applied: the context ended before the commit: %w", err)
+	}
+	// pgx would not send the commit, and its error would not say so: what
+	// pgconn.SafeToRetry says of it is true of a commit whose reply was lost, too.
+	if conn := tx.Conn(); conn != nil && conn.PgConn().IsBusy() {
+		return errors.New("pgxfence: nothing was applied: the rows of a query are still open; read them to their end, or close them, in the callback")
 	}
 	err := tx.Commit(ctx)
 	switch {
@@ -337,7 +371,7 @@ func repeat(ctx context.Context, try func() (ran bool, err error)) error {
 	runs := 0
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		ran, err := try()
-		if err == nil || !transient(err) {
+		if err == nil || !transient(err) || errors.Is(err, ErrTransactionEnded) {
 			return err
 		}
 		if ran {

@@ -20,6 +20,6 @@ const (
 VALUES ($1, $2, $3, now())
 ON CONFLICT (scope) DO UPDATE
 SET token = excluded.token, holder = excluded.holder, written_at = excluded.written_at
-WHERE mark.token < excluded.token OR (mark.token = excluded.token AND mark.holder = excluded.holder)
-RETURNING token`
+WHERE mark.token < excluded.token OR (mark.token = excluded.token AND mark.holder COLLATE "C" = excluded.holder COLLATE "C")
+RETURNING token, holder`
 )

@@ -63,6 +63,16 @@ func (f *Fence) look(ctx context.Context, q querier) error {
 			faults = append(faults, fmt.Sprintf("column %s is %s, and must be %s; %s", w.name, c, w.kind, w.mend))
 		}
 	}
+	var persistence string
+	if err := q.QueryRow(ctx, `SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass($1)`, f.table).Scan(&persistence); err != nil {
+		return fmt.Errorf("pgxfence: cannot look at table %s: %w", f.table, because(ctx, err))
+	}
+	switch persistence {
+	case "u":
+		faults = append(faults, "it is unlogged, so a crash would empty it; ALTER TABLE "+f.table+" SET LOGGED")
+	case "t":
+		faults = append(faults, "it is a temporary table of the session; name the schema of the right one with WithTable")
+	}
 	if len(faults) > 0 {
 		return fmt.Errorf("%w: %s: %s", ErrBadTable, f.table, strings.Join(faults, "; "))
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -37,31 +38,32 @@ func TestPgxFence(t *testing.T) {
 	harness.NoLeaks(t)
 	server := pgtest.Start(t)
 	for name, test := range map[string]func(*testing.T, *pgxDB){
-		"the rule":                      pgxRule,
-		"exact for every int64":         pgxExact,
-		"deleted data keeps its mark":   pgxDeletedData,
-		"reads its predecessor":         pgxReadsPredecessor,
-		"first writers at once":         pgxFirstWriters,
-		"shuffled tokens":               pgxShuffled,
-		"the reply to commit is lost":   func(t *testing.T, db *pgxDB) { pgxCommitFault(t, db, loseReply, 1) },
-		"the commit itself is lost":     func(t *testing.T, db *pgxDB) { pgxCommitFault(t, db, loseRequest, 0) },
-		"the connection is killed":      pgxKilled,
-		"a failure is swallowed":        pgxSwallowed,
-		"the callback commits":          pgxCallbackCommits,
-		"panic and Goexit":              pgxPanicAndGoexit,
-		"a context that ends inside":    pgxContextEnds,
-		"runs again with its token":     pgxRunsAgain,
-		"check in one's own":            pgxCheck,
-		"a savepoint rolled back":       pgxSavepoint,
-		"no table":                      pgxNoTable,
-		"migrated by many at once":      pgxMigrate,
-		"shares its marks":              pgxSharesMarksWithSQLFence,
-		"tables that cannot hold marks": pgxBadTables,
-		"a token kept in the row":       pgxRow,
-		"bad input":                     pgxBadInput,
-		"hooks":                         pgxHooks,
-		"a pool that is closed":         pgxClosed,
-		"waits and serves other locks":  pgxWaits,
+		"the rule":                                 pgxRule,
+		"exact for every int64":                    pgxExact,
+		"deleted data keeps its mark":              pgxDeletedData,
+		"reads its predecessor":                    pgxReadsPredecessor,
+		"first writers at once":                    pgxFirstWriters,
+		"shuffled tokens":                          pgxShuffled,
+		"the reply to commit is lost":              func(t *testing.T, db *pgxDB) { pgxCommitFault(t, db, loseReply, 1) },
+		"the commit itself is lost":                func(t *testing.T, db *pgxDB) { pgxCommitFault(t, db, loseRequest, 0) },
+		"the connection is killed":                 pgxKilled,
+		"a failure is swallowed":                   pgxSwallowed,
+		"the callback commits":                     pgxCallbackCommits,
+		"panic and Goexit":                         pgxPanicAndGoexit,
+		"a context that ends inside":               pgxContextEnds,
+		"runs again with its token":                pgxRunsAgain,
+		"check in one's own":                       pgxCheck,
+		"a savepoint rolled back":                  pgxSavepoint,
+		"no table":                                 pgxNoTable,
+		"migrated by many at once":                 pgxMigrate,
+		"shares its marks":                         pgxSharesMarksWithSQLFence,
+		"tables that cannot hold marks":            pgxBadTables,
+		"transaction that ends under the callback": pgxTransactionEnds,
+		"a token kept in the row":                  pgxRow,
+		"bad input":                                pgxBadInput,
+		"hooks":                                    pgxHooks,
+		"a pool that is closed":                    pgxClosed,
+		"waits and serves other locks":             pgxWaits,
 	} {
 		t.Run(name, func(t *testing.T) {
 			url := server.URL() + "&search_path=" + pgxSchema(t, server.URL())
@@ -619,4 +621,37 @@ WHERE id = $3 AND (fence_token < $1 OR fence_token = $1 AND fence_holder = $2)`+
 		err := pgx.BeginFunc(ctx, db.Pool, func(tx pgx.Tx) error { return pgxfence.CheckRow(ctx, tx, two, query) })
 		require.ErrorContains(t, err, says)
 	}
+}
+
+// pgxTransactionEnds: what comes after the end is not fenced, and that must not go
+// unnoticed, nor be done again.
+func pgxTransactionEnds(t *testing.T, db *pgxDB) {
+	ctx := t.Context()
+	f := db.fence(t)
+	for i, end := range []string{"COMMIT", "ROLLBACK"} {
+		token := sqlToken(t, "lock", int64(i)+1, "h")
+		for _, failure := range []error{nil, errors.New("the work failed"), &pgconn.PgError{Code: "40001"}} {
+			runs := 0
+			err := f.Tx(ctx, token, func(tx pgx.Tx) error {
+				runs++
+				if _, err := tx.Exec(ctx, end); err != nil {
+					return err
+				}
+				return errors.Join(pgxWrite(ctx, "x", 1)(tx), failure)
+			})
+			require.ErrorIs(t, err, pgxfence.ErrTransactionEnded, end)
+			require.Equal(t, 1, runs)
+			if failure != nil {
+				require.ErrorIs(t, err, failure)
+			}
+		}
+	}
+	// Rows that were not read keep the connection busy: nothing was sent.
+	err := f.Tx(ctx, sqlToken(t, "lock", 9, "h"), func(tx pgx.Tx) error {
+		_, err := tx.Query(ctx, "SELECT generate_series(1, 10)")
+		return err
+	})
+	require.ErrorContains(t, err, "rows of a query are still open")
+	require.NotErrorIs(t, err, pgxfence.ErrUnknownOutcome)
+	require.NoError(t, f.Advance(ctx, sqlToken(t, "lock", 9, "h")))
 }
