@@ -160,7 +160,7 @@ func TestHTTPFenceVerifierOutage(t *testing.T) {
 	for n := range forgers {
 		running.Go(func() {
 			status, err := put(fmt.Sprintf("%d.forged-%d", math.MaxInt64-int64(n), n))
-			assert.NoError(t, err, "it is neither stale nor bad")
+			assert.ErrorIs(t, err, httpfence.ErrUnverified, "it is neither stale nor bad")
 			assert.Equal(t, http.StatusServiceUnavailable, status)
 		})
 	}
