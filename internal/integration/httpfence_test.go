@@ -131,6 +131,7 @@ func TestHTTPFenceTokenRegression(t *testing.T) {
 // are, and none of them is applied. What it has seen before goes on, and so does all
 // else afterwards.
 func TestHTTPFenceVerifierOutage(t *testing.T) {
+	harness.Parallel(t)
 	harness.NoLeaks(t)
 	cluster := harness.StartCluster(t, harness.ClusterConfig{})
 	b := &bench{t: t, addr: cluster.Members[0].Addr()}
