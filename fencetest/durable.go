@@ -1,6 +1,10 @@
 package fencetest
 
-import "github.com/fencelock/fencelock"
+import (
+	"fmt"
+
+	"github.com/fencelock/fencelock"
+)
 
 // Without it the new holder's clean-up opens the door: it deletes the data and with it
 // the mark, and the late insert of its predecessor finds an empty place. The mark lives
@@ -57,6 +61,8 @@ func survives(t tb, r Resource, name string, event func() error) {
 	happens()
 	r.refuseWrite(t, older, key, fencelock.ErrStale, "a newer token was seen before "+name)
 	r.refuseWrite(t, older, "new", fencelock.ErrStale, "a newer token was seen before "+name)
+	r.refuseWrite(t, mint(scope, older.Revision(), current.Holder()), key, fencelock.ErrStale,
+		"a newer token was seen before "+name+"; that it has the mark's holder does not matter")
 	// The holder is part of the mark.
 	r.refuseWrite(t, mint(scope, current.Revision(), "other"), key, fencelock.ErrStale,
 		"it has the number of the mark and is of another holder than before "+name)
@@ -64,29 +70,15 @@ func survives(t tb, r Resource, name string, event func() error) {
 	r.holds(t, scope, key, "again", "the write was acknowledged")
 	// Each way to raise the mark, as the first and only thing that a holder does.
 	mark := current
-	for i, way := range []struct {
-		name string
-		has  bool
-		call func(token fencelock.Token) error
-	}{
-		{"Advance", r.Advance != nil, func(token fencelock.Token) error { return r.Advance(t.Context(), token) }},
-		{"Update", r.Update != nil, func(token fencelock.Token) error {
-			return r.Update(t.Context(), token, key, func(old string, _ bool) (string, error) { return old, nil })
-		}},
-		{"Delete", r.Delete != nil, func(token fencelock.Token) error { return r.Delete(t.Context(), token, key) }},
-	} {
-		if !way.has {
-			continue
-		}
-		next := newer
-		if i > 0 {
-			next = mint(scope, newer.Revision()+int64(i), "next")
-		}
-		if err := way.call(next); err != nil {
+	for i, way := range r.fenced()[1:] {
+		next := mint(scope, newer.Revision()+int64(i), fmt.Sprint("next", i))
+		if err := way.call(t.Context(), next, key, "raised"); err != nil {
 			t.Fatalf("%s with token %s must pass: it is newer than the mark; it returned: %v", way.name, next, err)
 		}
 		happens()
-		r.refuseWrite(t, mark, key, fencelock.ErrStale, "a newer token was seen before "+name+", in the only call of its holder, "+way.name)
+		why := "a newer token was seen before " + name + ", in the only call of its holder, " + way.name
+		r.refuseWrite(t, mark, key, fencelock.ErrStale, why)
+		r.refuseWrite(t, mint(scope, mark.Revision(), next.Holder()), key, fencelock.ErrStale, why+"; that it has the mark's holder does not matter")
 		mark = next
 	}
 }

@@ -33,13 +33,15 @@ func updateFenced(t tb, r Resource) {
 	r.refuseAll(t, "Update", "new", func(ctx context.Context, token fencelock.Token) error {
 		return r.Update(ctx, token, "new", set("refused"))
 	})
+	r.refuseWrite(t, older, key, fencelock.ErrStale, "a newer token was seen, and no refused Update lowers the mark")
+	r.write(t, current, key, "again", "it is the mark; every Update of others was refused")
 	r.write(t, newer, key, "newer", "it is newer than the mark, whatever was refused before")
 }
 
 // Without it a holder that found out in the middle of its work that it must not go on
 // has written all the same.
 func updateFails(t tb, r Resource) {
-	_, current, newer := three()
+	older, current, newer := three()
 	r.write(t, current, key, "before", "it is the first")
 	failed := errors.New("fencetest: the callback failed on purpose")
 	for _, token := range []fencelock.Token{current, newer} {
@@ -48,6 +50,9 @@ func updateFails(t tb, r Resource) {
 			t.Errorf("Update with token %s must return the error of its function; it returned: %v", token, err)
 		}
 		r.holds(t, scope, key, "before", "the function of Update failed, so nothing is stored")
+		// What is undone is undone to what was there, and a mark was there.
+		r.refuseWrite(t, older, key, fencelock.ErrStale, "a newer token was seen before an Update failed")
+		r.refuseWrite(t, mint(scope, first+1, current.Holder()), key, fencelock.ErrStale, "a newer token was seen before an Update failed; the holder does not matter then")
 	}
 	// The mark may have been raised or not; the newest passes in both cases.
 	r.write(t, newer, key, "after", "it is the mark, or newer than it")
@@ -91,10 +96,14 @@ func advanceBeforeRead(t tb, r Resource) {
 
 // Without it a stale holder deletes what its successor wrote.
 func deleteFenced(t tb, r Resource) {
-	_, current, newer := three()
+	older, current, newer := three()
 	r.write(t, current, key, "current", "it is the first")
-	r.refuseAll(t, "Delete", key, func(ctx context.Context, token fencelock.Token) error { return r.Delete(ctx, token, key) })
-	r.write(t, current, key, "again", "it is the mark; every Delete was refused")
+	// Also where nothing is there to delete, and so nothing that would be missed.
+	for _, at := range []string{key, "absent"} {
+		r.refuseAll(t, "Delete", at, func(ctx context.Context, token fencelock.Token) error { return r.Delete(ctx, token, at) })
+		r.refuseWrite(t, older, key, fencelock.ErrStale, "a newer token was seen, and no refused Delete lowers the mark")
+		r.write(t, current, key, "again", "it is the mark; every Delete was refused")
+	}
 	if err := r.Delete(t.Context(), newer, key); err != nil {
 		t.Fatalf("Delete with token %s must pass: it is newer than the mark; it returned: %v", newer, err)
 	}

@@ -13,7 +13,7 @@ import (
 // repetition is refused, or the half that was done stands in its way. The context ends
 // at each place where the resource asks it.
 func retryPasses(t tb, r Resource) {
-	token := mint(scope, first, "h0")
+	late, token := mint(scope, first, "late"), mint(scope, first+1, "h0")
 	for range 3 {
 		r.write(t, token, key, "same", "it is the same write again")
 		r.holds(t, scope, key, "same", "the write was acknowledged")
@@ -25,7 +25,7 @@ func retryPasses(t tb, r Resource) {
 	for at := range n {
 		last := token
 		// Newer each time, so that the mark can be raised and the effect missing.
-		token = mint(scope, first+1+at, fmt.Sprint("h", at+1))
+		token = mint(scope, first+2+at, fmt.Sprint("h", at+1))
 		value := fmt.Sprint("v", at)
 		before, _ := r.read(t, scope, key)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -40,6 +40,11 @@ func retryPasses(t tb, r Resource) {
 			if now, found := r.read(t, scope, key); !found || now != before && now != value {
 				t.Errorf("Write with token %s whose context ended in the middle of it must be applied as a whole or not at all; %q became %s", token, before, shown(now, found))
 			}
+		}
+		// Before anything raises the mark again. Only the refusal is looked at, for what
+		// was cut off can still be under way.
+		if err := r.Write(t.Context(), late, key, "late"); !errors.Is(err, fencelock.ErrStale) {
+			t.Errorf("Write with token %s must be refused: a newer token was seen before the context of a write ended in the middle of it; it returned: %v", late, err)
 		}
 		r.write(t, token, key, value, fmt.Sprintf("it is the same write again, after one that ended with: %v", err))
 		r.holds(t, scope, key, value, "the write was acknowledged")
@@ -94,6 +99,8 @@ func contextEnded(t tb, r Resource) {
 		name string
 		ctx  context.Context
 	}{{"a cancelled context", cancelled}, {"a context whose deadline is over", late}} {
+		rev += 10
+		older, current, newer := mint(scope, rev, "h1"), mint(scope, rev+1, "h2"), mint(scope, rev+2, "h3")
 		agree := func(name string, token fencelock.Token, done string, call func() error) {
 			t.Helper()
 			before, had := r.read(t, scope, key)
@@ -108,15 +115,19 @@ func contextEnded(t tb, r Resource) {
 			case err == nil && done != shown(now, found):
 				t.Errorf("%s with token %s and %s returned nil, so it must be applied; Read found %s instead of %s", name, token, ended.name, shown(now, found), done)
 			}
+			// What is undone is undone to what was there, and a mark was there.
+			r.refuseWrite(t, older, key, fencelock.ErrStale, "a newer token was seen before "+name+" was called with "+ended.name+"; this context lives")
 		}
-		rev += 10
-		older, current, newer := mint(scope, rev, "h1"), mint(scope, rev+1, "h2"), mint(scope, rev+2, "h3")
 		r.write(t, current, key, "0", "it is newer than the mark")
 		agree("Write", current, `"1"`, func() error { return r.Write(ended.ctx, current, key, "1") })
 		if r.Update != nil {
 			agree("Update", current, `"2"`, func() error {
 				return r.Update(ended.ctx, current, key, func(string, bool) (string, error) { return "2", nil })
 			})
+		}
+		if r.Advance != nil {
+			before, had := r.read(t, scope, key)
+			agree("Advance", current, shown(before, had), func() error { return r.Advance(ended.ctx, current) })
 		}
 		r.write(t, current, key, "3", "it is the mark, and this context lives")
 		if r.Delete != nil {
@@ -131,6 +142,7 @@ func contextEnded(t tb, r Resource) {
 			t.Errorf("Write with the zero Token and %s must be refused or fail; it returned nil", ended.name)
 		}
 		r.holds(t, scope, key, before, "a stale token and none came with "+ended.name)
+		r.refuseWrite(t, older, key, fencelock.ErrStale, "a newer token was seen; that it, or none, came with "+ended.name+" does not lower the mark")
 		agree("Write", newer, `"5"`, func() error { return r.Write(ended.ctx, newer, key, "5") })
 		r.write(t, newer, key, "6", "it is newer than the mark, or is the mark")
 		r.holds(t, scope, key, "6", "the write was acknowledged")

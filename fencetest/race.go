@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"strconv"
 	"strings"
@@ -16,13 +15,23 @@ import (
 )
 
 // How long each race lasts. A fence in memory does hundreds of thousands of calls in
-// that time, a database some thousands; the least number is for those that are slow.
+// that time, a database some thousands; the least number is for those that are slow. It
+// has an end as well: what is slow is so between check and effect too, and is found with
+// few calls.
 const (
-	leastDuels = 20
+	leastDuels = 32
 	leastStorm = 200 // writes of each goroutine
+	mostTimes  = 5   // of raceTime
 )
 
 var raceTime = time.Second // a variable for the kit's own tests
+
+// goesOn reports whether a race that began then and has done n of at least so many
+// rounds is not over.
+func goesOn(begun time.Time, n, least int) bool {
+	took := time.Since(begun)
+	return took < raceTime || n < least && took < mostTimes*raceTime
+}
 
 // race is what racing goroutines found out together. A *testing.T takes a failure
 // from any goroutine, but the first is the one to read, and it ends the race.
@@ -80,109 +89,6 @@ func yielding(ctx context.Context) context.Context {
 	return &stopContext{Context: ctx, stop: runtime.Gosched}
 }
 
-// duels has one holder write from several goroutines without a pause, until it is
-// refused, and its successor make one call in the middle of that. So there is nearly
-// always a write that passed the check before the successor did and is not yet
-// applied. When all have ended, nothing of the old holder may be on top.
-func (r Resource) duels(t tb, rev int64) int64 {
-	t.Helper()
-	var c race
-	begun := time.Now()
-	for n := 0; !c.over.Load() && (n < leastDuels || time.Since(begun) < raceTime); n++ {
-		rev += 2
-		r.duel(t, &c, n, mint(scope, rev, "older"), mint(scope, rev+1, "newer"))
-	}
-	c.report(t, "one holder follows another")
-	return rev + 2
-}
-
-// duel is one change of holders. n chooses what they do.
-func (r Resource) duel(t tb, c *race, n int, older, newer fencelock.Token) {
-	ctx := t.Context()
-	if n%2 == 1 {
-		ctx = yielding(ctx)
-	}
-	// Most of the calls write. One that deletes can undo the successor's as well.
-	olderCall, olderName := func() error { return r.Write(ctx, older, key, older.String()) }, "Write"
-	newerCall, newerName := func() error { return r.Write(ctx, newer, key, newer.String()) }, "Write"
-	switch {
-	case n%8 == 4 && r.Delete != nil:
-		olderCall, olderName = func() error { return r.Delete(ctx, older, key) }, "Delete"
-	case n%8 == 5 && r.Delete != nil:
-		newerCall, newerName = func() error { return r.Delete(ctx, newer, key) }, "Delete"
-	case n%8 == 6 && r.Advance != nil:
-		newerCall, newerName = func() error { return r.Advance(ctx, newer) }, "Advance"
-	}
-
-	var began, passed, stop atomic.Bool // the successor's call; stop also if it failed
-	var running, all sync.WaitGroup
-	const olders = 4
-	begun := time.Now()
-	running.Add(olders)
-	for range olders {
-		all.Go(func() {
-			for calls := 0; ; calls++ {
-				late, last := passed.Load(), stop.Load()
-				err := olderCall()
-				early := !began.Load()
-				c.count(err)
-				refused := errors.Is(err, fencelock.ErrStale)
-				switch {
-				case err == nil && late:
-					c.wrong("%s with token %s must be refused: it began after token %s was acknowledged; it passed", olderName, older, newer)
-				case refused && early:
-					c.wrong("%s with token %s must pass: nobody has presented a newer one; it returned: %v", olderName, older, err)
-				}
-				if calls == 0 {
-					running.Done()
-				}
-				// The end must not rest on the store being fair to the successor.
-				starved := calls%1024 == 1023 && time.Since(begun) > raceTime
-				if refused || last || starved {
-					return
-				}
-			}
-		})
-	}
-	running.Wait() // all are in the middle of their work
-	for wait, since := rand.IntN(64), time.Now(); wait > 0 && time.Since(since) < 200*time.Microsecond; wait-- {
-		runtime.Gosched() // to come at any place of theirs
-	}
-	began.Store(true)
-	err := newerCall()
-	c.count(err)
-	want, found := newer.String(), newerName == "Write"
-	var readErr error
-	if err == nil {
-		passed.Store(true)
-		if newerName == "Advance" {
-			// The successor builds on what it sees now.
-			want, found, readErr = r.Read(t.Context(), scope, key)
-		}
-	}
-	stop.Store(true)
-	all.Wait()
-
-	if errors.Is(err, fencelock.ErrStale) {
-		c.wrong("%s with token %s must pass: nobody has a newer one; it returned: %v", newerName, newer, err)
-	}
-	if err != nil {
-		return
-	}
-	value, still, err := r.Read(t.Context(), scope, key)
-	if err = errors.Join(readErr, err); err != nil {
-		c.wrong("Read of key %q in scope %q must not fail; it returned: %v", key, scope, err)
-		return
-	}
-	if still != found || found && value != want {
-		if !found {
-			want = "no value"
-		}
-		c.wrong("%s with token %s was acknowledged and left %s, and nothing older may be applied after it; Read found %s: check and effect are two steps",
-			newerName, newer, want, shown(value, still))
-	}
-}
-
 // storm has many goroutines write with tokens that rise and overtake each other. What
 // one has seen stays true for all: once a token was acknowledged, or its value read,
 // no write with a smaller one passes that begins then, and no read that begins then
@@ -229,7 +135,7 @@ func (r Resource) storm(t tb, rev int64) {
 			ctx = yielding(ctx)
 		}
 		all.Go(func() {
-			for n := 0; !c.over.Load() && (n < leastStorm || time.Since(begun) < raceTime); n++ {
+			for n := 0; !c.over.Load() && goesOn(begun, n, leastStorm); n++ {
 				number := next.Add(1)
 				token := mint(scope, number, "h"+strconv.Itoa(w))
 				low := floor.Load()

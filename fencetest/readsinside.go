@@ -144,11 +144,15 @@ func (m *meanwhile) wait() bool {
 	return ran
 }
 
-// patience measures a lone Write, and gives one beside a stopped call the time of
-// many.
+// patience measures lone Writes, and gives one beside a stopped call the time of many.
+// The first can have a connection to open.
 func (r Resource) patience(t tb, rev int64) time.Duration {
 	t.Helper()
-	begun := time.Now()
-	r.write(t, mint(scope, rev, "lone"), key, "lone", "it is newer than the mark")
-	return 20*time.Millisecond + 20*time.Since(begun)
+	least := time.Hour
+	for range 3 {
+		begun := time.Now()
+		r.write(t, mint(scope, rev, "lone"), key, "lone", "it is newer than the mark")
+		least = min(least, time.Since(begun))
+	}
+	return 20*time.Millisecond + 20*least
 }

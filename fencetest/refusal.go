@@ -38,6 +38,10 @@ func staleRefused(t tb, r Resource) {
 	// A holder that reuses its text with a smaller number is stale as well.
 	r.refuseWrite(t, mint(scope, first+1, current.Holder()), key, fencelock.ErrStale, "its number is below the mark; the holder does not matter then")
 	r.refuseWrite(t, mint(scope, first, "h0"), key, fencelock.ErrStale, "its number is below the mark, and was never seen")
+	// What passed once is no longer what it was.
+	r.refuse(t, "Write", older, key, fencelock.ErrStale, "a newer token was seen; that this very write passed before it does not matter", func(ctx context.Context) error {
+		return r.Write(ctx, older, key, "older")
+	})
 	r.holds(t, scope, key, "current", "all later writes were refused")
 
 	// A write that changes nothing is one: "no row was changed, so there is nothing to
@@ -137,7 +141,7 @@ func holderText(t tb, r Resource) {
 		rev := int64(first + i)
 		mark, other := mint(scope, rev, pair[0]), mint(scope, rev, pair[1])
 		r.write(t, mark, key, pair[0], "it is newer than the mark, and a holder is any text of 1 to 128 letters, digits, '-' and '_'")
-		r.refuseWrite(t, other, key, fencelock.ErrStale, "it has the number of the mark and is of another holder than "+pair[0])
+		r.refuseEach(t, other, key, fencelock.ErrStale, "it has the number of the mark and is of another holder than "+pair[0])
 		r.write(t, mark, key, pair[0]+"!", "it is the mark itself, of the same holder")
 		r.holds(t, scope, key, pair[0]+"!", "the write was acknowledged")
 	}

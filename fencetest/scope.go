@@ -122,7 +122,7 @@ func exactNumbers(t tb, r Resource) {
 		lower, higher := mint(scope, low, fmt.Sprint("h", low)), mint(scope, high, fmt.Sprint("h", high))
 		r.write(t, lower, key, "low", "it is not below the mark")
 		r.write(t, higher, key, "high", fmt.Sprintf("it is newer by one than the mark, %d", low))
-		r.refuseWrite(t, lower, key, fencelock.ErrStale, fmt.Sprintf("it is below the mark by one, %d", high))
+		r.refuseEach(t, lower, key, fencelock.ErrStale, fmt.Sprintf("it is below the mark by one, %d", high))
 		r.refuseWrite(t, mint(scope, low, higher.Holder()), key, fencelock.ErrStale, fmt.Sprintf("it is below the mark by one, %d, also with the mark's holder", high))
 		r.holds(t, scope, key, "high", "what came later was refused")
 	}
