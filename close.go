@@ -48,8 +48,8 @@ func (l *Locker) Shutdown(ctx context.Context) error {
 // adopted session's lease is not revoked: the keys are deleted one by one, and a
 // key that cannot be found or deleted stays until the session is closed, which
 // the error says. A lease that etcd granted and could not tell of is not counted:
-// without keys it is in nobody's way, and it expires after its TTL. Calling it again returns the same result; it may be called
-// from several goroutines.
+// without keys it is in nobody's way, and it expires after its TTL. Calling Close
+// again returns the same result; it may be called from several goroutines.
 func (l *Locker) Close() error {
 	// Not a sync.Once, whose later callers wait for a mutex: under
 	// testing/synctest that would stop the clock that the first one waits for.

@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/fencelock/fencelock/internal/hook"
 	"github.com/fencelock/fencelock/internal/seam"
 )
 
@@ -244,7 +245,7 @@ func (f *Fence) Do(token Token, effect func() error) error {
 	}
 	refused, err := f.apply(token, effect)
 	if refused {
-		f.Hooks.tokenRejected(nil, TokenRejectedInfo{Token: token, Err: err})
+		hook.Call(nil, f.Hooks.TokenRejected, TokenRejectedInfo{Token: token, Err: err})
 	}
 	return err
 }

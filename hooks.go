@@ -2,10 +2,7 @@ package fencelock
 
 import (
 	"context"
-	"log/slog"
 	"time"
-
-	"github.com/fencelock/fencelock/internal/hook"
 )
 
 // Hooks are called when something happens that an operator asks about. Every
@@ -155,8 +152,4 @@ type TokenRejectedInfo struct {
 	// Err is a [*StaleError], [ErrNoToken], [ErrScope] or [ErrInvalidToken], or what
 	// a verifier of package httpfence or grpcfence said.
 	Err error
-}
-
-func (h *Hooks) tokenRejected(log *slog.Logger, info TokenRejectedInfo) {
-	hook.Call(log, h.TokenRejected, info)
 }

@@ -8,6 +8,9 @@
 // where value is the median over the runs. The ratios are formed inside each
 // run, in which the cases take turns, so they depend far less on the machine
 // than the latencies do.
+//
+// -quick measures less, within 50 s; -runs sets how many runs there are; -json prints
+// an object a figure, with the value of each run.
 package main
 
 import (
@@ -118,11 +121,11 @@ func run(ctx context.Context, s size, show func(*figures, io.Writer) error) (err
 // measure is one run of everything. Names are new in each: etcd keeps deleted
 // keys in its index, and a run must not pay for the one before.
 func measure(ctx context.Context, endpoint string, run int, s size, out *figures) error {
-	named := func(part string) string { return fmt.Sprintf("%s-%d", part, run) }
-	if err := uncontended(ctx, endpoint, named("uncontended"), s.uncontended, out); err != nil {
+	fresh := func(part string) string { return fmt.Sprintf("%s-%d", part, run) }
+	if err := uncontended(ctx, endpoint, fresh("uncontended"), s.uncontended, out); err != nil {
 		return err
 	}
-	least, err := floor(ctx, endpoint, named("floor"), s.floor)
+	least, err := floor(ctx, endpoint, fresh("floor"), s.floor)
 	if err != nil {
 		return err
 	}
@@ -132,21 +135,21 @@ func measure(ctx context.Context, endpoint string, run int, s size, out *figures
 		contests = fullContests
 	}
 	for _, c := range contests {
-		if err := compare(ctx, endpoint, named("handover-"+c.name), run, c, s.handover, least, out); err != nil {
+		if err := compare(ctx, endpoint, fresh("handover-"+c.name), run, c, s.handover, least, out); err != nil {
 			return err
 		}
 	}
 	if s.many == 0 {
 		return nil
 	}
-	if err := parallel(ctx, endpoint, named("parallel"), s.many, s.parallel, out); err != nil {
+	if err := parallel(ctx, endpoint, fresh("parallel"), s.many, s.parallel, out); err != nil {
 		return err
 	}
-	if err := held(ctx, endpoint, named("held"), s.many, out); err != nil {
+	if err := held(ctx, endpoint, fresh("held"), s.many, out); err != nil {
 		return err
 	}
-	if err := heldShort(ctx, endpoint, named("short"), s.many/20, out); err != nil {
+	if err := heldShort(ctx, endpoint, fresh("short"), s.many/20, out); err != nil {
 		return err
 	}
-	return history(ctx, endpoint, named("history"), s.many, s.cycles, out)
+	return history(ctx, endpoint, fresh("history"), s.many, s.cycles, out)
 }

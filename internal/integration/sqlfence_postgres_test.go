@@ -54,29 +54,8 @@ func postgresRowLockIsNotEnough(t *testing.T, db fencedDB) {
 	require.EqualValues(t, 2, db.value(t, "x"))
 }
 
-// postgresRunsAgain has an unfenced writer change what the callback has read.
 func postgresRunsAgain(t *testing.T, db fencedDB) {
-	ctx := t.Context()
-	fence := db.fence(t, sqlfence.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelRepeatableRead}))
-	token := sqlToken(t, "lock", 1, "h")
-	require.NoError(t, fence.Tx(ctx, token, db.write(ctx, "x", 1)))
-
-	var seen []int64
-	require.NoError(t, fence.Tx(ctx, token, func(tx *sql.Tx) error {
-		v, err := db.read(ctx, tx, "x")
-		if err != nil {
-			return err
-		}
-		seen = append(seen, v)
-		if len(seen) == 1 {
-			if _, err := db.ExecContext(ctx, "UPDATE data SET value = 10 WHERE id = 'x'"); err != nil {
-				return err
-			}
-		}
-		return db.write(ctx, "x", v+1)(tx)
-	}))
-	require.Equal(t, []int64{1, 10}, seen)
-	require.EqualValues(t, 11, db.value(t, "x"))
+	requireRunsAgain(t, db, db.fence(t, sqlfence.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelRepeatableRead})))
 }
 
 func postgresConnectionKilled(t *testing.T, db fencedDB) {

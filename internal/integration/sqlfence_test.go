@@ -555,6 +555,32 @@ func sqlFenceHistory(t *testing.T, db fencedDB, table string, opts *sql.TxOption
 	require.EqualValues(t, revisions, last.Revision(), "one of the two highest passes, whenever it comes")
 }
 
+// requireRunsAgain has an unfenced writer change what the callback has read, and the
+// database refuse the transaction for it: the callback runs again, and reads again.
+func requireRunsAgain(t *testing.T, db fencedDB, fence *sqlfence.Fence) {
+	t.Helper()
+	ctx := t.Context()
+	token := sqlToken(t, "lock", 1, "h")
+	require.NoError(t, fence.Tx(ctx, token, db.write(ctx, "x", 1)))
+
+	var seen []int64
+	require.NoError(t, fence.Tx(ctx, token, func(tx *sql.Tx) error {
+		v, err := db.read(ctx, tx, "x")
+		if err != nil {
+			return err
+		}
+		seen = append(seen, v)
+		if len(seen) == 1 {
+			if _, err := db.ExecContext(ctx, "UPDATE data SET value = 10 WHERE id = 'x'"); err != nil {
+				return err
+			}
+		}
+		return db.write(ctx, "x", v+1)(tx)
+	}))
+	require.Equal(t, []int64{1, 10}, seen)
+	require.EqualValues(t, 11, db.value(t, "x"))
+}
+
 func sqlFenceError(t *testing.T, db fencedDB) {
 	ctx := t.Context()
 	fence := db.fence(t)

@@ -191,7 +191,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// Missing ends a test for which a program is missing: it is skipped, or fails if the
+// Missing ends a test for which a program, or a setting of it, is missing: it is skipped, or fails if the
 // environment has CI=true.
 func Missing(tb testing.TB, err error) {
 	tb.Helper()

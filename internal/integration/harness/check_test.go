@@ -95,3 +95,12 @@ func TestReceive(t *testing.T) {
 	close(c)
 	require.Zero(t, Receive(t, c, soon, "number"))
 }
+
+// One test can run others as its subtests, some of them in parallel.
+func TestParent(t *testing.T) {
+	var names []string
+	for name, more := "A/b/c", true; more; name, more = parent(name) {
+		names = append(names, name)
+	}
+	require.Equal(t, []string{"A/b/c", "A/b", "A"}, names)
+}
