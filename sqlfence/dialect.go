@@ -57,9 +57,8 @@ type dialect struct {
 	// tell. Where it does, ended knows its error.
 	savepoints bool
 
-	// commit is run instead of what the driver does to commit, if that has no
-	// context, or leaves a transaction open that could not be committed: the next
-	// one on the connection would commit it.
+	// commit is run as a statement, before what the driver does to commit, if that
+	// has no context.
 	commit string
 
 	// faults returns what is wrong with the columns of the table of marks, and how

@@ -51,8 +51,7 @@ token = GREATEST(token, VALUES(token))`,
 		}
 		return false
 	},
-	// What else the server says to COMMIT can leave the transaction open, or be
-	// about a commit that was half made.
+	// What else the server says to COMMIT can be about one that was half made.
 	rolledBack: never,
 	ended:      func(err error) bool { return mysqlNumber(err) == 1305 }, // ER_SP_DOES_NOT_EXIST, of the savepoint
 	ends: func(err error) bool {

@@ -34,9 +34,10 @@ func openMySQL(t *testing.T, db fencedDB, config *mysql.Config) fencedDB {
 	return db
 }
 
-// mysqlCommitRefused makes the server read-only inside of the callback. The server
-// refuses the COMMIT then, and leaves the transaction open: the next that is begun on
-// the connection would commit it.
+// mysqlCommitRefused makes the server read-only inside of the callback, which then
+// refuses the COMMIT. What was refused must not be committed by the next transaction on
+// the connection. (MariaDB rolls it back. What MySQL does is not known here, so the
+// outcome is called unknown.)
 func mysqlCommitRefused(t *testing.T, db fencedDB) {
 	ctx := t.Context()
 	db.fence(t)
