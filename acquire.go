@@ -302,9 +302,10 @@ func (l *Locker) reserve(ctx context.Context, name string) (*entry, error) {
 
 // answer is what etcd said to a Txn that joins a queue.
 type answer struct {
-	put  bool             // the key is in the queue, at e.rev
-	head *mvccpb.KeyValue // who heads the queue
-	err  error
+	put   bool               // the key is in the queue, at e.rev
+	ahead []*mvccpb.KeyValue // who is ahead of it then, youngest first; not all if there are more than viewDepth
+	head  *mvccpb.KeyValue   // who heads the queue, if the key was not put
+	err   error
 }
 
 // join sends the Txn that joins the queue, once, on a context of its own: it
@@ -321,11 +322,10 @@ func (a *acquiring) join(e *entry) (ans answer, ok bool) {
 	var state atomic.Int32
 	done := make(chan answer, 1)
 	over := make(chan struct{})
-	if !l.spawn(func() {
+	if !l.hand(func() {
 		defer close(over)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), min(e.lease.asked, acquireBound))
+		ctx, cancel := context.WithTimeout(detached{l.ctx, a.ctx}, min(e.lease.asked, acquireBound))
 		defer cancel()
-		defer context.AfterFunc(l.ctx, cancel)()
 		var ans answer
 		resp, err := e.join(ctx, a.alone())
 		switch {
@@ -336,10 +336,11 @@ func (a *acquiring) join(e *entry) (ans answer, ok bool) {
 			}
 		case resp.Succeeded:
 			ans.put = true
+			near := resp.Responses[1].GetResponseRange().Kvs
 			l.mu.Lock()
-			e.rev = resp.Responses[1].GetResponseRange().Kvs[0].CreateRevision
+			e.rev = near[0].CreateRevision
 			l.mu.Unlock()
-			ans.head = resp.Responses[2].GetResponseRange().Kvs[0]
+			ans.ahead = near[1:]
 		default:
 			if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
 				ans.head = kvs[0]
@@ -449,14 +450,14 @@ func (a *acquiring) round(e *entry, taken *[]*entry) (*Lock, error) {
 		*taken = append(*taken, e)
 		return nil, nil
 	}
-	if ans.head.CreateRevision == e.rev {
+	if len(ans.ahead) == 0 {
 		return a.grant(e)
 	}
-	if ans.head.Lease == 0 {
+	if head := ans.ahead[len(ans.ahead)-1]; head.Lease == 0 && len(ans.ahead) <= viewDepth {
 		e.discard()
-		return nil, a.fail(PhaseQueue, foreignKey(string(ans.head.Key)))
+		return nil, a.fail(PhaseQueue, foreignKey(string(head.Key)))
 	}
-	return a.wait(e)
+	return a.wait(e, ans.ahead)
 }
 
 func goneReason(le *lease) Reason {
@@ -480,69 +481,6 @@ func (a *acquiring) over(phase Phase) error {
 		return a.fail(phase, nil)
 	}
 	return a.fail(phase, errNoAnswer)
-}
-
-// wait waits until the entry heads the queue.
-func (a *acquiring) wait(e *entry) (*Lock, error) {
-	l := a.l
-	if !a.queued {
-		a.queued, a.joined = true, clock.Now()
-	}
-	found := make(chan finding, 1)
-	s := &sub{key: e.key, rev: e.rev, waiter: true, tell: func(f finding) { found <- f }}
-	l.mu.Lock()
-	v := l.openView(e.queue, true, e.lease.asked)
-	l.mu.Unlock()
-	if v == nil {
-		e.discard()
-		return nil, a.over(PhaseWait)
-	}
-	defer v.drop()
-	v.subscribe(s)
-	defer v.unsubscribe(s)
-
-	var expired <-chan time.Time
-	if a.cfg.maxWaitSet {
-		t := time.NewTimer(max(a.waitLeft(), 0))
-		defer t.Stop()
-		expired = t.C
-	}
-	var f finding
-	select {
-	case f = <-found:
-	case <-e.lease.dead:
-		e.discard()
-		return nil, nil
-	case <-expired:
-		select {
-		case f = <-found: // at the last moment
-		default:
-			return nil, a.giveUp(e)
-		}
-	case <-a.ctx.Done():
-		a.lastErr = join(a.lastErr, v.err())
-		e.discard()
-		return nil, a.over(PhaseWait)
-	case <-l.closing:
-		e.discard()
-		return nil, a.over(PhaseWait)
-	case <-l.clientDone:
-		e.discard()
-		return nil, a.over(PhaseWait)
-	}
-	switch f.verdict {
-	case verdictHead:
-		return a.grant(e)
-	case verdictDead:
-		e.free()
-		return nil, nil
-	case verdictBlocked:
-		e.discard()
-		return nil, a.fail(PhaseWait, foreignKey(f.key))
-	default:
-		e.discard()
-		return nil, a.fail(PhaseWait, deniedAt("watching", f.err, e.queue))
-	}
 }
 
 // giveUpBound bounds leaving the queue when [MaxWait] has run out.

@@ -90,12 +90,25 @@ func (e *entry) freeLocked() {
 	le.l.changed()
 }
 
-// join puts the key into the queue, if the slot is free, and reads the head.
-// With alone it does so only if the queue is empty.
+// viewDepth is how many are ahead of a waiter at most for it to follow them all. Each
+// deletion goes to everybody who follows the queue, so beyond that it costs more
+// than it saves (measured: the two ways cross between 16 and 24 processes).
+const viewDepth = 16
+
+// sleepDepth is how many places ahead of a deeper waiter the key is that its view
+// sleeps on. When that is gone, this many turns are left to follow the queue in time.
+const sleepDepth = 8
+
+// join puts the key into the queue, if the slot is free, and reads the keys ahead
+// of it, youngest first: as many as are worth following, and one more to tell
+// that there are more. The first is the key itself, for no key of the queue is
+// younger. If the slot is not free it reads the head. With alone it puts the key
+// only if the queue is empty.
 func (e *entry) join(ctx context.Context, alone bool) (*clientv3.TxnResponse, error) {
 	client := e.lease.l.client
 	put := clientv3.OpPut(e.key, e.value, clientv3.WithLease(e.lease.id))
-	own := clientv3.OpGet(e.key, clientv3.WithKeysOnly())
+	near := clientv3.OpGet(e.queue, clientv3.WithPrefix(),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(viewDepth+2))
 	head := clientv3.OpGet(e.queue, clientv3.WithFirstCreate()...)
 	free := clientv3.Compare(clientv3.CreateRevision(e.key), "=", 0)
 	if alone {
@@ -103,7 +116,7 @@ func (e *entry) join(ctx context.Context, alone bool) (*clientv3.TxnResponse, er
 		// where there is none.
 		free = clientv3.Compare(clientv3.CreateRevision(e.queue).WithPrefix(), "=", 0)
 	}
-	return client.Txn(ctx).If(free).Then(put, own, head).Else(head).Commit()
+	return client.Txn(ctx).If(free).Then(put, near).Else(head).Commit()
 }
 
 // ours is the compare that is true only while the key is this acquisition's:

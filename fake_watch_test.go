@@ -27,6 +27,7 @@ type fakeWatch struct {
 	link     *fakeLink
 	key, end []byte
 	from     int64 // nothing below this revision
+	noPut    bool
 	out      chan clientv3.WatchResponse
 
 	mu     sync.Mutex
@@ -45,7 +46,7 @@ type fakeDelivery struct {
 // client does.
 func (w fakeWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	op := clientv3.OpWatch(key, opts...)
-	if op.IsPrevKV() || op.IsFilterPut() || op.IsFilterDelete() || op.IsProgressNotify() {
+	if op.IsPrevKV() || op.IsFilterDelete() || op.IsProgressNotify() {
 		panic("fake etcd: watch option not implemented")
 	}
 	watch, err := w.link.call(ctx, fakeWatchReq, op, func() (any, error) {
@@ -118,6 +119,7 @@ func (l *fakeLink) open(ctx context.Context, op clientv3.Op) *fakeWatch {
 		key:    op.KeyBytes(),
 		end:    op.RangeBytes(),
 		from:   op.Rev(),
+		noPut:  op.IsFilterPut(),
 		out:    make(chan clientv3.WatchResponse, 1), // as etcd's client has it
 		queued: make(chan struct{}, 1),
 	}
@@ -174,7 +176,7 @@ func (w *fakeWatch) notify(rev int64, evts []*mvccpb.Event) {
 func (w *fakeWatch) delivery(at time.Time, rev int64, evts []*mvccpb.Event) fakeDelivery {
 	var wanted []*mvccpb.Event
 	for _, ev := range evts {
-		if inRange(ev.Kv.Key, w.key, w.end) {
+		if inRange(ev.Kv.Key, w.key, w.end) && !(w.noPut && ev.Type == mvccpb.Event_PUT) {
 			wanted = append(wanted, &mvccpb.Event{Type: ev.Type, Kv: ev.Kv})
 		}
 	}

@@ -63,7 +63,9 @@ type lease struct {
 	used     int // slots taken, by holders, waiters and clean-ups
 	holds    map[*Lock]struct{}
 	entries  map[*entry]struct{} // whatever may have a key in etcd
+	polled   map[*Lock]struct{}  // held, and not watched
 	keeping  bool                // the keeper runs
+	polling  bool                // the poller runs
 	watching bool                // the watchdog's timer runs
 	swept    clock.Instant       // when it was last looked over for orphans, or granted
 	lost     *LostError          // why it was lost, without a lock's name and token
@@ -88,6 +90,7 @@ func newLease(l *Locker, id clientv3.LeaseID, sent clock.Instant, asked, granted
 		kick:    make(chan struct{}, 1),
 		slots:   map[string]*slots{},
 		holds:   map[*Lock]struct{}{},
+		polled:  map[*Lock]struct{}{},
 		entries: map[*entry]struct{}{},
 	}
 	c := &confirmation{sent: sent, ttl: min(asked, granted)}
@@ -367,16 +370,16 @@ func (le *lease) renewSoon() {
 // maxTxnOps is etcd's limit of operations in a Txn (--max-txn-ops, by default).
 const maxTxnOps = 128
 
-// startCheck looks at the key of every lock held on the lease, because the
-// watch of a key can be deaf. It is called after each answered renewal, from the
-// keeper.
+// startCheck looks at the key of every lock held on the lease that is not polled,
+// because the watch of a key can be deaf. It is called after each answered renewal,
+// from the keeper.
 func (le *lease) startCheck() {
 	l := le.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	held := make([]*Lock, 0, len(le.holds))
 	for k := range le.holds {
-		if k.state == lockHeld {
+		if _, polled := le.polled[k]; !polled && k.state == lockHeld {
 			held = append(held, k)
 		}
 	}

@@ -33,6 +33,7 @@ type Locker struct {
 	ctx         context.Context // ends when everything in the background must
 	cancel      context.CancelFunc
 	wg          sync.WaitGroup // everything in the background
+	jobs        chan func()    // to idle workers
 	watchStream atomic.Int64   // which stream new watches go on; see view.run
 	closing     chan struct{}  // closed when no new work is taken any more
 	closeBegun  atomic.Bool
@@ -48,6 +49,7 @@ type Locker struct {
 	preparing *preparation
 	views     map[string]*view // by key or prefix
 	holds     int              // locks held, over all leases
+	watches   int              // holders that watch their key
 	change    chan struct{}    // closed and renewed when a hold or a slot is given back
 	warned    map[string]struct{}
 }
@@ -82,6 +84,7 @@ func New(client *clientv3.Client, opts ...Option) (*Locker, error) {
 		host:      hostName(),
 		pid:       os.Getpid(),
 		random:    hex.EncodeToString(random),
+		jobs:      make(chan func()),
 		closing:   make(chan struct{}),
 		closeDone: make(chan struct{}),
 		leases:    map[*lease]struct{}{},
@@ -283,26 +286,34 @@ func (k *Lock) lose(reason Reason, err error) {
 
 // watchOwnKey watches the key of a lock that is held for longer, so that an
 // operator's deletion is felt soon. Where the Locker has the queue's view open
-// that serves.
+// that serves. Where too many do so already the key is polled.
 func (k *Lock) watchOwnKey() {
 	l := k.l
-	s := &sub{key: k.entry.key, rev: k.entry.rev, tell: func(finding) { k.lose(LostDeleted, nil) }}
+	// The key was there at its own revision, which is a snapshot.
+	s := &sub{key: k.entry.key, rev: k.entry.rev, floor: k.entry.rev, tell: func(finding) { k.lose(LostDeleted, nil) }}
 	l.mu.Lock()
 	if k.state != lockHeld {
 		l.mu.Unlock()
 		return
 	}
+	if l.watches == maxOwnWatches {
+		k.entry.lease.polled[k] = struct{}{}
+		k.entry.lease.startPolling()
+		l.mu.Unlock()
+		return
+	}
 	var v *view
 	if l.views[k.entry.queue] != nil {
-		v = l.openView(k.entry.queue, true, k.ttl)
+		v = l.openView(k.entry.queue, true, nil, k.ttl)
 	} else {
-		v = l.openView(k.entry.key, false, k.ttl)
+		v = l.openView(k.entry.key, false, nil, k.ttl)
 	}
 	if v == nil {
 		l.mu.Unlock()
 		return
 	}
 	k.view, k.sub = v, s
+	l.watches++
 	l.mu.Unlock()
 	v.subscribe(s)
 }
@@ -310,6 +321,9 @@ func (k *Lock) watchOwnKey() {
 func (k *Lock) endWatch() {
 	k.l.mu.Lock()
 	v, s := k.view, k.sub
+	if v != nil {
+		k.l.watches--
+	}
 	k.view, k.sub = nil, nil
 	k.l.mu.Unlock()
 	if v != nil {
@@ -395,9 +409,7 @@ func (k *Lock) release(ctx context.Context, bound time.Duration) error {
 	k.endWatch()
 	held := clock.Since(k.granted)
 	started := clock.Now()
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	found, clear, err := k.entry.release(ctx)
-	cancel()
+	found, clear, err := k.entry.release(ctx, bound)
 
 	l.mu.Lock()
 	k.state = lockReleased
@@ -445,6 +457,7 @@ func (k *Lock) release(ctx context.Context, bound time.Duration) error {
 func (k *Lock) gone() {
 	l := k.l
 	delete(k.entry.lease.holds, k)
+	delete(k.entry.lease.polled, k)
 	l.holds--
 	l.endIfDone(k.entry.lease)
 	l.changed()
@@ -474,17 +487,26 @@ func (k *Lock) leaveLost(now time.Time) error {
 	return &lost
 }
 
-// release deletes the key until there is an answer or ctx ends. clear says
+// release deletes the key until there is an answer, ctx ends or bound has passed. clear says
 // that the key is known to be gone and to what it was: found, or not there at
 // the first answer with no unanswered attempt before. Absent after an unanswered
 // one is not clear: that attempt, or somebody else, may have deleted it.
-func (e *entry) release(ctx context.Context) (found, clear bool, err error) {
-	pause := backoff{first: 20 * time.Millisecond, max: time.Second}
-	unanswered := false
-	for {
-		actx, cancel := context.WithTimeout(ctx, releaseAttempt)
+func (e *entry) release(ctx context.Context, bound time.Duration) (found, clear bool, err error) {
+	began := clock.Now()
+	attempt := func() {
+		actx, cancel := context.WithTimeout(ctx, min(releaseAttempt, bound))
 		found, err = e.delete(actx)
 		cancel()
+	}
+	attempt() // the only one, as a rule: it needs no second deadline around it
+	if err != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, bound-clock.Since(began))
+		defer cancel()
+	}
+	pause := backoff{first: 20 * time.Millisecond, max: time.Second}
+	unanswered := false
+	for ; ; attempt() {
 		switch {
 		case err == nil && (found || !unanswered):
 			return found, true, nil

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -133,28 +134,43 @@ func TestDeafOwnWatch(t *testing.T) {
 	})
 }
 
-// etcd takes at most 128 operations in a Txn.
-func TestManyKeysAreCheckedInSeveralTxns(t *testing.T) {
+// Of many held locks only some are watched. The others' keys are looked at often
+// enough for a deletion to be felt within a second, as many at once as etcd takes
+// in a Txn; those of the watched, because a watch can be deaf, after each renewal.
+func TestKeysOfManyLocksArePolled(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *fakeEtcd, l *fakeLink) {
-		const n = 2*maxTxnOps + 44
+		const n = maxOwnWatches + maxTxnOps + 44
 		locker := newLocker(t, l)
 		locks := make([]*Lock, n)
 		for i := range locks {
 			locks[i] = mustAcquire(t, locker, fmt.Sprint("n", i))
 		}
 		time.Sleep(6 * time.Second)
-		var sizes []int
+		assert.Equal(t, maxOwnWatches, l.watches())
+		sizes := map[int]int{}
 		for _, r := range checks.of(l) {
 			require.NoError(t, r.err)
-			sizes = append(sizes, len(r.req.(*pb.TxnRequest).Compare))
+			sizes[len(r.req.(*pb.TxnRequest).Compare)]++
 		}
-		assert.Equal(t, []int{maxTxnOps, maxTxnOps, 44}, sizes)
+		polls := int(5500 * time.Millisecond / pollEvery)
+		assert.Equal(t, map[int]int{maxTxnOps: polls, 44: polls, maxOwnWatches: 1}, sizes)
 
 		// Whichever Txn a key is in, its loss is found, and no other's.
 		l.deafen()
+		watched := map[int]bool{}
+		for i, lock := range locks {
+			watched[i] = lock.view != nil
+		}
 		gone := map[int]bool{0: true, n / 3: true, n / 2: true, n - 1: true}
 		for i := range gone {
 			e.deleteKey(t, locks[i].entry.key)
+		}
+		time.Sleep(pollEvery)
+		synctest.Wait()
+		for i, lock := range locks {
+			if gone[i] && !watched[i] {
+				assert.Equal(t, LostDeleted, lostBy(t, lock))
+			}
 		}
 		time.Sleep(5 * time.Second)
 		for i, lock := range locks {
@@ -218,5 +234,51 @@ func TestDeletionOfOneKeyIsNotTheLeases(t *testing.T) {
 		require.NoError(t, kept.Err())
 		require.ErrorIs(t, lost.Release(t.Context()), ErrLost)
 		require.NoError(t, kept.Release(t.Context()))
+	})
+}
+
+// Nothing polls for locks that were given back, and what comes later is polled
+// again.
+func TestPollingEndsWithTheLocks(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *fakeEtcd, l *fakeLink) {
+		locker := newLocker(t, l)
+		for range 2 {
+			var locks []*Lock
+			for i := range maxOwnWatches + 3 {
+				locks = append(locks, mustAcquire(t, locker, fmt.Sprint("n", i)))
+			}
+			time.Sleep(2 * time.Second)
+			assert.Equal(t, maxOwnWatches, l.watches())
+			for _, lock := range locks {
+				require.NoError(t, lock.Release(t.Context()))
+			}
+			asked := len(checks.of(l))
+			require.NotZero(t, asked)
+			time.Sleep(2 * time.Second)
+			assert.Len(t, checks.of(l), asked)
+			assert.Zero(t, l.watches())
+		}
+	})
+}
+
+// A poll without an answer loses nothing, and one that is denied all of them.
+func TestPollsFate(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *fakeEtcd, l *fakeLink) {
+		locker := newLocker(t, l)
+		var locks []*Lock
+		for i := range maxOwnWatches + 3 {
+			locks = append(locks, mustAcquire(t, locker, fmt.Sprint("n", i)))
+		}
+		l.intercept(checks.all(fault{loseReply: true}))
+		time.Sleep(time.Minute)
+		for _, lock := range locks {
+			require.NoError(t, lock.Err())
+		}
+		l.intercept(checks.all(fault{err: rpctypes.ErrGRPCPermissionDenied}))
+		time.Sleep(time.Second)
+		for _, lock := range locks {
+			assert.Equal(t, LostDenied, lostBy(t, lock))
+			require.ErrorIs(t, lock.Release(t.Context()), ErrLost)
+		}
 	})
 }

@@ -1,10 +1,12 @@
 package fencelock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -26,7 +28,7 @@ const viewLinger = 3 * time.Second
 type verdict int
 
 const (
-	verdictHead    verdict = iota + 1 // it is the oldest: the holder of record
+	verdictHead    verdict = iota + 1 // nothing is ahead of it any more
 	verdictDead                       // it is not there any more
 	verdictBlocked                    // a key without a lease is ahead of it
 	verdictFailed                     // the view cannot be had, and never will
@@ -39,19 +41,30 @@ type finding struct {
 	err     error  // of verdictFailed
 }
 
-// view is a replica of one lock's queue in etcd, shared by all waiters of a
-// Locker on that name; or of a single key, for a holder that watches its own.
+// view follows the deletions in one lock's queue, for all waiters of a Locker on
+// that name; or that of a single key, for a holder that watches its own.
+//
+// Each deletion goes to everybody who follows the queue. So a view whose foremost
+// waiter has many ahead of it sleeps: it watches one key, some places ahead of that
+// waiter, and hears nothing of the turns before that is gone, nor costs them
+// anything. Nobody is granted from there: it follows the queue then, from a read
+// that shows who is left. All other waiters of the Locker are behind that one.
 //
 // etcd serves a watch that starts at or below its current revision only on a
 // 100 ms tick (etcd 3.7.3, mvcc/watchable_store.go, syncWatchersLoop), so a
 // view watches from now, and when the watch is confirmed reads the queue once.
-// What comes with a revision above that read's is applied on top. Nobody
-// inserts an entry of its own: the view is what etcd said and nothing else.
+// What comes with a revision above that read's is applied on top. A waiter that
+// comes later has a snapshot of its own: the answer to the Txn that put its key.
+//
+// Only deletions are asked for. A key that joins the queue is behind all that
+// stand in it, so it concerns none of them, and half of the events never leave
+// etcd.
 type view struct {
 	l      *Locker
 	key    string // the queue's prefix, or the single key
 	prefix bool
 	ttl    time.Duration
+	need   chan struct{} // asks for a read, for subs that have no snapshot
 
 	// guarded by l.mu
 	refs   int
@@ -59,10 +72,12 @@ type view struct {
 	cancel context.CancelFunc
 
 	mu      sync.Mutex
-	live    bool             // places is a complete queue
-	rev     int64            // up to where
-	places  map[string]place // by key
-	applied uint64           // counts responses, for the deafness check
+	asleep  *target    // what it sleeps on; nil while it follows the queue
+	brief   bool       // does not outlive its last user
+	live    bool       // every deletion after since comes, or has come
+	since   int64      // and is in recent
+	recent  []deletion // in the order they came
+	applied uint64     // counts responses, for the deafness check
 	subs    map[*sub]struct{}
 	waiting int   // subs that wait for the head
 	lastErr error // what ended the last watch
@@ -74,6 +89,22 @@ type place struct {
 	lease int64
 }
 
+// target is a key that a view sleeps on.
+type target struct {
+	key string
+	place
+}
+
+// deletion is one that the watch told of.
+type deletion struct {
+	key string
+	rev int64
+}
+
+// maxRecent bounds the deletions a view remembers, for waiters that have joined the
+// queue and not come to the view yet. Whoever takes longer costs a read.
+const maxRecent = 128
+
 // sub is one key's interest in a view. Its tell is called once, from the
 // view's goroutine or from watch's, without a lock held, and must not block.
 type sub struct {
@@ -82,16 +113,58 @@ type sub struct {
 	waiter bool  // wants to hear of heading the queue; else only of death
 	tell   func(finding)
 
-	due bool // a read sent after it subscribed was installed: absence is death
+	// ahead is what was ahead of it in the queue at revision floor, less what
+	// was deleted since. A floor of 0 is no snapshot: it takes a read, sent after
+	// the sub came, to tell.
+	ahead map[string]place
+	floor int64
+	dead  bool
+}
+
+// hear applies a deletion. Slots are reused, so one at or below the revision of
+// the snapshot is of an earlier life of its key.
+func (s *sub) hear(d deletion) {
+	switch {
+	case s.floor == 0 || d.rev <= s.floor:
+	case d.key == s.key:
+		s.dead = true
+	default:
+		delete(s.ahead, d.key)
+	}
+}
+
+// settle gives the sub the snapshot of a read.
+func (s *sub) settle(places map[string]place, rev int64) {
+	s.floor = rev
+	s.dead = places[s.key].rev != s.rev
+	if s.waiter {
+		s.ahead = s.aheadIn(places)
+	}
+}
+
+// aheadIn returns what of places is ahead of the sub.
+func (s *sub) aheadIn(places map[string]place) map[string]place {
+	ahead := map[string]place{}
+	for key, p := range places {
+		if p.rev < s.rev {
+			ahead[key] = p
+		}
+	}
+	return ahead
 }
 
 // openView returns the view of a queue or key with one more user; a nil view
-// if the Locker is stopped. l.mu must be held.
-func (l *Locker) openView(key string, prefix bool, ttl time.Duration) *view {
+// if the Locker is stopped. If there is none yet it sleeps on on, unless that is
+// nil. l.mu must be held.
+func (l *Locker) openView(key string, prefix bool, on *target, ttl time.Duration) *view {
 	v := l.views[key]
 	if v == nil {
 		ctx, cancel := context.WithCancel(l.ctx)
-		v = &view{l: l, key: key, prefix: prefix, ttl: ttl, cancel: cancel, subs: map[*sub]struct{}{}}
+		v = &view{
+			l: l, key: key, prefix: prefix, ttl: ttl, need: make(chan struct{}, 1),
+			asleep: on, brief: !prefix || on != nil,
+			cancel: cancel, subs: map[*sub]struct{}{},
+		}
 		if !l.spawnLocked(func() { v.run(ctx) }) {
 			cancel()
 			return nil
@@ -115,7 +188,10 @@ func (v *view) drop() {
 	if v.refs > 0 {
 		return
 	}
-	if !v.prefix { // a single key's view has one life, its holder's
+	v.mu.Lock()
+	brief := v.brief
+	v.mu.Unlock()
+	if brief {
 		v.end()
 		return
 	}
@@ -141,9 +217,40 @@ func (v *view) subscribe(s *sub) {
 	if s.waiter {
 		v.waiting++
 	}
+	near := !s.waiter || s.floor != 0 && len(s.ahead) <= viewDepth
+	switch {
+	case v.live:
+		v.catchUp(s)
+	case v.asleep != nil && near:
+		v.ask() // those it sleeps for have left, or are behind this one
+	}
+	if s.waiter && near && v.prefix {
+		v.brief = false
+	}
 	told := v.judge()
 	v.mu.Unlock()
 	deliver(told)
+}
+
+// catchUp applies to s what the view has heard since the snapshot of s. One that is
+// older than the view knows is worth nothing. v.mu must be held.
+func (v *view) catchUp(s *sub) {
+	if s.floor < v.since {
+		s.floor = 0
+		v.ask()
+		return
+	}
+	for _, d := range v.recent {
+		s.hear(d)
+	}
+}
+
+// ask asks the view's goroutine for what it takes to tell all subs.
+func (v *view) ask() {
+	select {
+	case v.need <- struct{}{}:
+	default:
+	}
 }
 
 func (v *view) unsubscribe(s *sub) {
@@ -175,46 +282,69 @@ func deliver(told []telling) {
 // judge finds the subs whose verdict is there, and removes them; v.mu must be
 // held.
 func (v *view) judge() (told []telling) {
-	if !v.live || len(v.subs) == 0 {
+	if !v.live {
 		return nil
 	}
-	var head, block int64 // creation revisions of the oldest key and the oldest without a lease
-	var blockKey string
-	for key, p := range v.places {
-		if head == 0 || p.rev < head {
-			head = p.rev
-		}
-		if p.lease == 0 && (block == 0 || p.rev < block) {
-			block, blockKey = p.rev, key
-		}
-	}
 	for s := range v.subs {
-		var f finding
-		p, ok := v.places[s.key]
-		switch {
-		case !ok || p.rev != s.rev:
-			// Absence means death only once the view has come to the revision
-			// that made the key. A store restored to an earlier one never comes
-			// there; a read that was sent after the key was known settles that.
-			if v.rev < s.rev && !s.due {
-				continue
-			}
-			f.verdict = verdictDead
-		case !s.waiter:
-			continue
-		case p.rev == head:
-			f.verdict = verdictHead
-		case block != 0 && block < p.rev:
-			f.verdict, f.key = verdictBlocked, blockKey
-		default:
+		if s.floor == 0 {
 			continue
 		}
-		told = append(told, telling{s, f})
+		if f := s.judge(); f.verdict != 0 {
+			told = append(told, telling{s, f})
+		}
 	}
 	for _, t := range told {
 		v.remove(t.s)
 	}
 	return told
+}
+
+// judge returns the verdict on a sub that has a snapshot, or none.
+func (s *sub) judge() finding {
+	switch {
+	case s.dead:
+		return finding{verdict: verdictDead}
+	case !s.waiter:
+		return finding{}
+	case len(s.ahead) == 0:
+		return finding{verdict: verdictHead}
+	}
+	for key, p := range s.ahead {
+		if p.lease == 0 {
+			return finding{verdict: verdictBlocked, key: key}
+		}
+	}
+	return finding{}
+}
+
+// sleepy lets the view sleep, if its foremost sub has many ahead of it, and reports
+// whether it does.
+func (v *view) sleepy() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var foremost *sub
+	for s := range v.subs {
+		if foremost == nil || s.rev < foremost.rev {
+			foremost = s
+		}
+	}
+	// A holder has none ahead. Of one without a snapshot it is not known yet.
+	if foremost == nil || foremost.floor == 0 || len(foremost.ahead) <= viewDepth {
+		return false
+	}
+	key := slices.SortedFunc(maps.Keys(foremost.ahead), func(a, b string) int {
+		return cmp.Compare(foremost.ahead[b].rev, foremost.ahead[a].rev)
+	})[sleepDepth-1]
+	// With so many in the queue, a view that nobody needs costs every turn.
+	v.asleep, v.brief = &target{key, foremost.ahead[key]}, true
+	return true
+}
+
+// wake lets the view follow the queue.
+func (v *view) wake() {
+	v.mu.Lock()
+	v.asleep = nil
+	v.mu.Unlock()
 }
 
 // err returns what ended the view's last watch, for an error's text.
@@ -224,7 +354,10 @@ func (v *view) err() error {
 	return v.lastErr
 }
 
-var errDeaf = errors.New("the watch missed an event")
+var (
+	errDeaf   = errors.New("the watch missed an event")
+	errSwitch = errors.New("another watch is needed")
+)
 
 // run watches until ctx ends: one round is one life of the watch.
 func (v *view) run(ctx context.Context) {
@@ -237,7 +370,13 @@ func (v *view) run(ctx context.Context) {
 			return // a closed client ends every watch at once, and every wait
 		}
 		v.mu.Lock()
-		v.live, v.lastErr = false, err
+		v.live = false
+		if err != errSwitch {
+			v.lastErr = err
+		}
+		for s := range v.subs {
+			s.floor = 0
+		}
 		var told []telling
 		// A stream that was opened before authentication was switched on has no
 		// user. That says nothing of the client; the next one has, if that has.
@@ -253,6 +392,9 @@ func (v *view) run(ctx context.Context) {
 		}
 		v.mu.Unlock()
 		deliver(told)
+		if err == errSwitch {
+			continue
+		}
 
 		// All watches of a client with the same metadata share one stream, and
 		// with it one connection and the auth token it was opened with. A watch
@@ -294,15 +436,21 @@ func (v *view) round(ctx context.Context, patience time.Duration) (wasLive bool,
 	if n := v.l.watchStream.Load(); n > 0 {
 		wctx = metadata.AppendToOutgoingContext(wctx, "fencelock-stream", strconv.FormatInt(n, 10))
 	}
-	opts := []clientv3.OpOption{clientv3.WithCreatedNotify()}
-	if v.prefix {
+	v.mu.Lock()
+	on := v.asleep
+	v.mu.Unlock()
+	key, opts := v.key, []clientv3.OpOption{clientv3.WithCreatedNotify(), clientv3.WithFilterPut()}
+	switch {
+	case on != nil:
+		key = on.key
+	case v.prefix:
 		opts = append(opts, clientv3.WithPrefix())
 	}
 
 	// Watch itself blocks until etcd has confirmed, on a dead connection for
 	// ever.
 	impatient := time.AfterFunc(patience, cancel)
-	wch := v.l.client.Watch(wctx, v.key, opts...)
+	wch := v.l.client.Watch(wctx, key, opts...)
 	select {
 	case r, ok := <-wch:
 		switch {
@@ -318,21 +466,32 @@ func (v *view) round(ctx context.Context, patience time.Duration) (wasLive bool,
 		return false, errNoAnswer
 	}
 
-	v.mu.Lock()
-	asked := make([]*sub, 0, len(v.subs))
-	for s := range v.subs {
-		asked = append(asked, s)
-	}
-	v.mu.Unlock()
-	places, rev, err := v.read(ctx, patience)
-	if err != nil {
+	// The first read follows the confirmation, and whatever is deleted after it
+	// comes as an event.
+	first := v.prepareLook(false)
+	if err := first.read(ctx, patience); err != nil {
 		return false, err
 	}
-	v.install(places, rev, asked)
+	v.mu.Lock()
+	v.live, v.since, v.recent, v.lastErr = on == nil, first.rev, nil, nil
+	v.mu.Unlock()
+	if v.install(first) {
+		return true, errSwitch
+	}
 
 	deaf := time.NewTimer(v.deafAfter())
 	defer deaf.Stop()
-	checking, checked := false, make(chan error, 1)
+	var looking *look
+	looked := make(chan error, 1)
+	start := func(deafness bool) {
+		if looking != nil {
+			return // what it does not answer is asked for when it has
+		}
+		next, limit := v.prepareLook(deafness), patience
+		if v.l.spawn(func() { looked <- next.read(wctx, limit) }) {
+			looking = next
+		}
+	}
 	for {
 		select {
 		case r, ok := <-wch:
@@ -342,27 +501,43 @@ func (v *view) round(ctx context.Context, patience time.Duration) (wasLive bool,
 			if err := r.Err(); err != nil {
 				return true, watchRefusal(err)
 			}
-			v.apply(r.Events, rev)
+			if v.apply(r.Events, on) {
+				return true, errSwitch
+			}
 			deaf.Reset(v.deafAfter())
+		case <-v.need:
+			if on != nil {
+				v.wake()
+				return true, errSwitch
+			}
+			start(false)
 		case <-deaf.C:
-			if checking {
-				continue // its answer sets the timer again
-			}
-			if !v.watched() {
+			switch {
+			case looking != nil && looking.deafness: // its answer sets the timer again
+			case looking != nil:
+				deaf.Reset(firstPatience)
+			case v.watched():
+				start(true)
+			default:
 				deaf.Reset(v.deafAfter())
-				continue
 			}
-			limit := patience
-			checking = v.l.spawn(func() { checked <- v.check(wctx, limit) })
-		case err := <-checked:
-			checking = false
+		case err := <-looked:
+			done := looking
+			looking = nil
 			switch {
 			case errors.Is(err, errNoAnswer):
 				patience = v.morePatience(patience)
-				deaf.Reset(0) // the next read can reach another endpoint
+				start(done.deafness) // the next read can reach another endpoint
+				continue
 			case err != nil:
 				return true, err
-			default:
+			case v.missed(done):
+				return true, errDeaf
+			}
+			if v.install(done) {
+				return true, errSwitch
+			}
+			if done.deafness {
 				deaf.Reset(v.deafAfter())
 			}
 		case <-ctx.Done():
@@ -382,85 +557,195 @@ func (v *view) watched() bool {
 	return v.waiting > 0
 }
 
-// read reads the queue, linearizable.
-func (v *view) read(ctx context.Context, patience time.Duration) (map[string]place, int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	// Not WithKeysOnly: etcd 3.7.3 answers that from its index, which does not
-	// know a key's lease.
-	var opts []clientv3.OpOption
-	if v.prefix {
-		opts = append(opts, clientv3.WithPrefix())
-	}
-	resp, err := v.l.client.Get(ctx, v.key, opts...)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, 0, errNoAnswer
-		}
-		return nil, 0, err
-	}
-	places := make(map[string]place, len(resp.Kvs))
-	for _, kv := range resp.Kvs {
-		places[string(kv.Key)] = place{rev: kv.CreateRevision, lease: kv.Lease}
-	}
-	return places, resp.Header.Revision, nil
+// look is one read of the queue: a snapshot for the subs that have none, and, if
+// it looks for deafness, what those that have one must agree with.
+type look struct {
+	v        *view
+	on       *target // what the view sleeps on
+	asked    []*sub
+	deafness bool
+	before   map[*sub]map[string]place // what they believe when the read is sent
+	applied  uint64
+	least    int64 // the revision that was known when it was sent
+
+	upTo   int64    // the youngest key that concerns anybody
+	keys   []string // beside the one it sleeps on
+	places map[string]place
+	rev    int64
 }
 
-func (v *view) install(places map[string]place, rev int64, asked []*sub) {
+func (v *view) prepareLook(deafness bool) *look {
 	v.mu.Lock()
-	v.places, v.rev, v.live, v.lastErr = places, rev, true, nil
-	for _, s := range asked {
-		s.due = true
+	defer v.mu.Unlock()
+	k := &look{
+		v: v, on: v.asleep, deafness: deafness, applied: v.applied, least: v.since, upTo: 1,
+		before: map[*sub]map[string]place{},
+	}
+	for s := range v.subs {
+		switch {
+		case k.on != nil:
+			k.asked = append(k.asked, s)
+			k.keys = append(k.keys, s.key)
+			continue
+		case s.floor == 0 || !v.live:
+			k.asked = append(k.asked, s)
+		case deafness && s.waiter:
+			k.before[s], k.least = maps.Clone(s.ahead), max(k.least, s.floor)
+		default:
+			continue
+		}
+		k.upTo = max(k.upTo, s.rev)
+	}
+	return k
+}
+
+// read reads the queue, linearizable: what is not younger than the youngest
+// that asks.
+func (k *look) read(ctx context.Context, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	kvs, rev, err := k.get(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return errNoAnswer
+		}
+		return err
+	}
+	k.rev, k.places = rev, make(map[string]place, len(kvs))
+	for _, kv := range kvs {
+		k.places[string(kv.Key)] = place{rev: kv.CreateRevision, lease: kv.Lease}
+	}
+	return nil
+}
+
+// get does not ask for keys alone: etcd 3.7.3 answers that from its index, which
+// does not know a key's lease.
+func (k *look) get(ctx context.Context) (kvs []*mvccpb.KeyValue, rev int64, err error) {
+	client := k.v.l.client
+	if k.on == nil {
+		var opts []clientv3.OpOption
+		if k.v.prefix {
+			opts = append(opts, clientv3.WithPrefix(), clientv3.WithMaxCreateRev(k.upTo))
+		}
+		resp, err := client.Get(ctx, k.v.key, opts...)
+		if err != nil {
+			return nil, 0, err
+		}
+		return resp.Kvs, resp.Header.Revision, nil
+	}
+	for keys := range slices.Chunk(append([]string{k.on.key}, k.keys...), maxTxnOps) {
+		var ops []clientv3.Op
+		for _, key := range keys {
+			ops = append(ops, clientv3.OpGet(key))
+		}
+		resp, err := client.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, r := range resp.Responses {
+			kvs = append(kvs, r.GetResponseRange().Kvs...)
+		}
+		// What was deleted after the first is found missing in a later one, or
+		// comes as an event after the first's revision. Both say so.
+		if rev == 0 {
+			rev = resp.Header.Revision
+		}
+	}
+	return kvs, rev, nil
+}
+
+// install gives its snapshot to everybody who asked for one. What came as an event
+// meanwhile is applied on top. Of a view that sleeps everybody only learns whether
+// its own key is still there. It reports whether another watch is needed.
+func (v *view) install(k *look) bool {
+	v.mu.Lock()
+	if k.on != nil {
+		var told []telling
+		for _, s := range k.asked {
+			if _, ok := v.subs[s]; ok && k.places[s.key].rev != s.rev {
+				told = append(told, telling{s, finding{verdict: verdictDead}})
+				v.remove(s)
+			}
+		}
+		v.mu.Unlock()
+		deliver(told)
+		if k.places[k.on.key] == k.on.place {
+			return false
+		}
+		v.wake()
+		return true
+	}
+	for _, s := range k.asked {
+		s.settle(k.places, k.rev)
+		v.catchUp(s)
+	}
+	for s := range v.subs {
+		if s.floor < v.since {
+			v.catchUp(s) // it came when the read was on its way
+		}
 	}
 	told := v.judge()
 	v.mu.Unlock()
 	deliver(told)
+	return v.sleepy()
 }
 
 // apply applies a whole watch response before anybody looks: a revoke deletes
-// several keys in one revision, and half of it would show a head that is not.
-// Slots are reused, so an event at or below the revision of the read is of an
-// earlier life of its key and must not be applied.
-func (v *view) apply(events []*clientv3.Event, floor int64) {
+// several keys in one revision, and half of it would show a head that is not. It
+// reports whether another watch is needed.
+func (v *view) apply(events []*clientv3.Event, on *target) bool {
 	v.mu.Lock()
 	for _, ev := range events {
-		if ev.Kv.ModRevision <= floor {
+		if ev.Type != mvccpb.Event_DELETE {
 			continue
 		}
-		switch ev.Type {
-		case mvccpb.Event_PUT:
-			v.places[string(ev.Kv.Key)] = place{rev: ev.Kv.CreateRevision, lease: ev.Kv.Lease}
-		case mvccpb.Event_DELETE:
-			delete(v.places, string(ev.Kv.Key))
+		d := deletion{key: string(ev.Kv.Key), rev: ev.Kv.ModRevision}
+		if on != nil && d.rev > v.since {
+			v.asleep = nil
 		}
-		v.rev = max(v.rev, ev.Kv.ModRevision)
+		for s := range v.subs {
+			s.hear(d)
+		}
+		if len(v.recent) == maxRecent {
+			v.since = max(v.since, v.recent[maxRecent/2-1].rev)
+			v.recent = append(v.recent[:0], v.recent[maxRecent/2:]...)
+		}
+		v.recent = append(v.recent, d)
 	}
 	v.applied++
 	told := v.judge()
+	woken := on != nil && v.asleep == nil
 	v.mu.Unlock()
 	deliver(told)
+	return woken || v.sleepy()
 }
 
-// check reads the queue once because a watch can be deaf without an error: its
-// connection black-holed, or the store restored to a smaller revision. The read
-// is compared and never installed, since events may have overtaken it.
-func (v *view) check(ctx context.Context, patience time.Duration) error {
-	v.mu.Lock()
-	before, rev, applied := maps.Clone(v.places), v.rev, v.applied
-	v.mu.Unlock()
-	places, readRev, err := v.read(ctx, patience)
-	if err != nil {
-		return err
-	}
+// missed reports whether the watch has missed something, because a watch can be
+// deaf without an error: its connection black-holed, or the store restored to a
+// smaller revision. The read is compared with what was believed when it was sent,
+// and not installed over that, since events may have overtaken it.
+func (v *view) missed(k *look) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.applied != applied {
-		return nil // it heard something meanwhile
+	if k.rev < k.least {
+		return true // reads do not go back, but over a restore
 	}
-	if readRev < rev || !maps.Equal(places, before) {
-		return errDeaf
+	if !k.deafness || v.applied != k.applied {
+		return false // it heard something meanwhile
 	}
-	return nil
+	if k.on != nil && k.places[k.on.key] != k.on.place {
+		v.asleep = nil
+		return true
+	}
+	for s, ahead := range k.before {
+		if _, ok := v.subs[s]; !ok {
+			continue // it has left the queue by itself
+		}
+		if k.places[s.key].rev != s.rev || !maps.Equal(s.aheadIn(k.places), ahead) {
+			return true
+		}
+	}
+	return false
 }
 
 // backoff is a growing pause with jitter.

@@ -2,7 +2,11 @@ package integration
 
 import (
 	"context"
-	"strings"
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -26,9 +30,13 @@ func TestFault30DeafWatchOfWaiter(t *testing.T) {
 	waiter := newParty(t, ttl, addresses(proxies)...)
 
 	h := holder.acquire(t, "deaf")
+	var before []int
+	until(t, "watch of the holder's", func() bool {
+		before = watches(t, cluster)
+		return slices.Max(before) > 0
+	})
 	granted := waiter.queue(t, clean, "deaf", 1)
-	keys := harness.Keys(t, clean, queueOf("deaf"))
-	deaf := carrier(t, proxies, clean, keys[0])
+	deaf := carrier(t, cluster, proxies, before)
 	deaf.Blackhole()
 	require.NoError(t, h.Release(atMost(t, eventually)))
 	released := time.Now()
@@ -55,9 +63,10 @@ func TestFault30DeafWatchOfHolder(t *testing.T) {
 	const ttl = 15 * time.Second // the default
 	holder := newParty(t, ttl, addresses(proxies)...)
 
+	before := watches(t, cluster)
 	h := holder.acquire(t, "evicted")
 	keys := harness.Keys(t, clean, queueOf("evicted"))
-	deaf := carrier(t, proxies, clean, keys[0])
+	deaf := carrier(t, cluster, proxies, before)
 	deaf.Blackhole()
 	swallowNextButOne(t, holder.client)
 	_, err := clean.Delete(atMost(t, eventually), keys[0])
@@ -108,37 +117,40 @@ func addresses(proxies []*harness.Proxy) (all []string) {
 	return all
 }
 
-// carrier returns the proxy whose connection carries the watch of a key: the
-// one on which much arrives each time the key is given a long value. Once would
-// prove nothing, since a view that is being opened reads the key too.
-func carrier(t *testing.T, proxies []*harness.Proxy, client *clientv3.Client, key string) *harness.Proxy {
+// carrier returns the proxy before the member that serves one watch more than
+// before.
+func carrier(t *testing.T, cluster *harness.Cluster, proxies []*harness.Proxy, before []int) (deaf *harness.Proxy) {
 	t.Helper()
-	// Long against everything else, short against what gRPC sends before it has
-	// to hear that the last was read: the event that is to be swallowed must
-	// still be sent.
-	long := strings.Repeat("x", 32<<10)
-	var last *harness.Proxy
-	inRow := 0
-	until(t, "watch of the key", func() bool {
-		var before []int64
-		for _, p := range proxies {
-			before = append(before, p.ToClient.Received())
-		}
-		_, err := client.Put(atMost(t, eventually), key, long, clientv3.WithIgnoreLease())
-		require.NoError(t, err)
-		for limit := time.Now().Add(500 * time.Millisecond); time.Now().Before(limit); time.Sleep(time.Millisecond) {
-			for i, p := range proxies {
-				if p.ToClient.Received()-before[i] < int64(len(long)) {
-					continue
-				}
-				if p != last {
-					last, inRow = p, 0
-				}
-				inRow++
-				return inRow == 3
+	until(t, "another watch", func() bool {
+		for i, n := range watches(t, cluster) {
+			if n > before[i] {
+				deaf = proxies[i]
 			}
 		}
-		return false
+		return deaf != nil
 	})
-	return last
+	return deaf
+}
+
+var watcherMetric = regexp.MustCompile(`(?m)^etcd_debugging_mvcc_watcher_total (\d+)$`)
+
+// watches returns how many watches each member serves.
+func watches(t *testing.T, cluster *harness.Cluster) (each []int) {
+	t.Helper()
+	for _, m := range cluster.Members {
+		req, err := http.NewRequestWithContext(atMost(t, eventually), http.MethodGet, "http://"+m.Addr()+"/metrics", nil)
+		require.NoError(t, err)
+		req.Close = true
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		page, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		found := watcherMetric.FindSubmatch(page)
+		require.NotNil(t, found, "the member does not say how many watches it serves")
+		n, err := strconv.Atoi(string(found[1]))
+		require.NoError(t, err)
+		each = append(each, n)
+	}
+	return each
 }
