@@ -80,22 +80,23 @@ func TestSleepOnAnotherKey(t *testing.T) {
 		waiters, links := queueUp(t, e, 30)
 		keys, revs := queueOf(e, "n")
 		last := links[29]
-		require.Equal(t, []string{keys[22]}, watched(last))
-		e.deleteKey(t, keys[22]) // its waiter queues again, at the end
+		on := 30 - sleepDepth // its own key is the 30th
+		require.Equal(t, []string{keys[on]}, watched(last))
+		e.deleteKey(t, keys[on]) // its waiter queues again, at the end
 		synctest.Wait()
-		require.Equal(t, []string{keys[22], "fencelock/n/", keys[21]}, watched(last))
+		require.Equal(t, []string{keys[on], "fencelock/n/", keys[on-1]}, watched(last))
 		require.Equal(t, 1, last.watches(), "it does not follow the queue from so far")
 
 		require.NoError(t, held.Release(t.Context()))
 		for i, w := range waiters {
-			if i+1 == 22 {
+			if i+1 == on {
 				continue
 			}
 			lock := w.granted(t)
 			assert.Equal(t, revs[i+1], lock.Token().Revision())
 			require.NoError(t, lock.Release(t.Context()))
 		}
-		lock := waiters[21].granted(t)
+		lock := waiters[on-1].granted(t)
 		assert.Greater(t, lock.Token().Revision(), revs[30])
 		require.NoError(t, lock.Release(t.Context()))
 	})

@@ -59,9 +59,7 @@ func (le *lease) newEntry(name string) *entry {
 
 // write builds the key's value, once per acquisition, outside any lock.
 func (e *entry) write(l *Locker) {
-	value := record{
-		Holder: e.holder, Label: l.cfg.label, Host: l.host, PID: l.pid, Since: time.Now().UTC(),
-	}.encode()
+	value := l.about.record(e.holder, time.Now())
 	l.mu.Lock()
 	e.value = value
 	l.mu.Unlock()
@@ -97,7 +95,22 @@ const viewDepth = 16
 
 // sleepDepth is how many places ahead of a deeper waiter the key is that its view
 // sleeps on. When that is gone, this many turns are left to follow the queue in time.
-const sleepDepth = 8
+const sleepDepth = 4
+
+// What is read of a queue with a Txn, but for the queue's name: the options of an
+// operation are a closure each, and these are the same for every acquisition.
+var (
+	readHead    = clientv3.OpGet("", clientv3.WithFirstCreate()...)
+	readNearest = clientv3.OpGet("", clientv3.WithPrefix(),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(viewDepth+2))
+)
+
+// ofQueue makes a read one of the queue.
+func ofQueue(queue string, read clientv3.Op) clientv3.Op {
+	read.WithKeyBytes([]byte(queue))
+	read.WithRangeBytes([]byte(clientv3.GetPrefixRangeEnd(queue)))
+	return read
+}
 
 // join puts the key into the queue, if the slot is free, and reads the keys ahead
 // of it, youngest first: as many as are worth following, and one more to tell
@@ -107,9 +120,7 @@ const sleepDepth = 8
 func (e *entry) join(ctx context.Context, alone bool) (*clientv3.TxnResponse, error) {
 	client := e.lease.l.client
 	put := clientv3.OpPut(e.key, e.value, clientv3.WithLease(e.lease.id))
-	near := clientv3.OpGet(e.queue, clientv3.WithPrefix(),
-		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(viewDepth+2))
-	head := clientv3.OpGet(e.queue, clientv3.WithFirstCreate()...)
+	near, head := ofQueue(e.queue, readNearest), ofQueue(e.queue, readHead)
 	free := clientv3.Compare(clientv3.CreateRevision(e.key), "=", 0)
 	if alone {
 		// Over a range the compare holds for every key in it, so it is true only
@@ -144,7 +155,7 @@ func (e *entry) delete(ctx context.Context) (found bool, err error) {
 
 // leave is delete, and reads who headed the queue before.
 func (e *entry) leave(ctx context.Context) (*clientv3.TxnResponse, error) {
-	head := clientv3.OpGet(e.queue, clientv3.WithFirstCreate()...)
+	head := ofQueue(e.queue, readHead)
 	return e.lease.l.client.Txn(ctx).If(e.ours()).Then(head, clientv3.OpDelete(e.key)).Else(head).Commit()
 }
 

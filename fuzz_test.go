@@ -2,7 +2,6 @@ package fencelock
 
 import (
 	"errors"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -120,8 +119,8 @@ func FuzzClaim(f *testing.F) {
 
 		label, host = strings.ToValidUTF8(label, "?"), strings.ToValidUTF8(host, "?")
 		since := time.Unix(1_800_000_000, 123_456_789).UTC()
-		own := record{Holder: "1a-" + strconv.Itoa(1), Label: label, Host: host, PID: pid, Since: since}
-		c = claimOf("n", queue, &mvccpb.KeyValue{Key: []byte(queue + keyEnd), Value: []byte(own.encode()), CreateRevision: 8})
-		require.Equal(t, Claim{Token: Token{name: "n", rev: 8, holder: own.Holder}, Label: label, Host: host, PID: pid, Since: since}, c)
+		own := newAbout(label, host, pid).record("1a-1", since)
+		c = claimOf("n", queue, &mvccpb.KeyValue{Key: []byte(queue + keyEnd), Value: []byte(own), CreateRevision: 8})
+		require.Equal(t, Claim{Token: Token{name: "n", rev: 8, holder: "1a-1"}, Label: label, Host: host, PID: pid, Since: since}, c)
 	})
 }

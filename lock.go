@@ -26,8 +26,7 @@ type Locker struct {
 	client     *clientv3.Client
 	clientDone <-chan struct{}
 	cfg        config
-	host       string
-	pid        int
+	about      about
 	random     string // tells this Locker's holder ids from all others
 
 	ctx         context.Context // ends when everything in the background must
@@ -81,8 +80,7 @@ func New(client *clientv3.Client, opts ...Option) (*Locker, error) {
 	l := &Locker{
 		client:    client,
 		cfg:       cfg,
-		host:      hostName(),
-		pid:       os.Getpid(),
+		about:     newAbout(cfg.label, hostName(), os.Getpid()),
 		random:    hex.EncodeToString(random),
 		jobs:      make(chan func()),
 		closing:   make(chan struct{}),

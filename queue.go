@@ -49,14 +49,26 @@ type record struct {
 	Since  time.Time `json:"since"`
 }
 
-func (r record) encode() string {
-	b, err := json.Marshal(r)
+// about is what the records of one Locker have in common, as it stands in them
+// between the holder and the time.
+type about string
+
+func newAbout(label, host string, pid int) about {
+	b, err := json.Marshal(struct {
+		Label string `json:"label"`
+		Host  string `json:"host"`
+		PID   int    `json:"pid"`
+	}{label, host, pid})
 	if err != nil {
-		// Strings, an int and a time of this century: there is nothing in it
-		// that could fail.
+		// Strings and an int: there is nothing in it that could fail.
 		panic("fencelock: encoding a record: " + err.Error())
 	}
-	return string(b)
+	return about(`",` + string(b[1:len(b)-1]) + `,"since":"`)
+}
+
+// record returns the value of a key. A holder id needs no escaping.
+func (a about) record(holder string, since time.Time) string {
+	return `{"holder":"` + holder + string(a) + since.UTC().Format(time.RFC3339Nano) + `"}`
 }
 
 func hostName() string {

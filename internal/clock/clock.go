@@ -48,13 +48,15 @@ type Instant struct {
 
 // Now reads both clocks.
 func Now() Instant {
-	return Instant{t: time.Now(), susp: readSource()}
+	now := time.Now()
+	return Instant{t: now, susp: readSource(now)}
 }
 
 // Since returns the time elapsed since i, suspended time included. It is
 // Now().Sub(i).
 func Since(i Instant) time.Duration {
-	return longer(time.Since(i.t), readSource(), i.susp)
+	now := time.Now()
+	return longer(now.Sub(i.t), readSource(now), i.susp)
 }
 
 // Sub returns i−j by the clock for which that is larger. The rule is for elapsed
@@ -78,11 +80,11 @@ func SetSource(f func() time.Duration) (restore func()) {
 	return func() { source.Store(before) }
 }
 
-func readSource() time.Duration {
+func readSource(now time.Time) time.Duration {
 	if f := source.Load(); f != nil {
 		return (*f)()
 	}
-	return suspendTime()
+	return suspendTime(now)
 }
 
 func longer(mono, to, from time.Duration) time.Duration {

@@ -6,10 +6,10 @@ import "time"
 
 // suspendTime reads the wall clock, the only one here that goes on during a
 // suspend.
-func suspendTime() time.Duration {
-	now := time.Now().UnixNano()
-	if now < 0 {
+func suspendTime(now time.Time) time.Duration {
+	wall := now.UnixNano()
+	if wall < 0 {
 		return unread
 	}
-	return time.Duration(now)
+	return time.Duration(wall)
 }
