@@ -20,12 +20,12 @@ type traffic struct {
 	renewals atomic.Int64 // of leases
 }
 
-// dial returns a client with a connection of its own, as a process would have,
-// and what counts its traffic. Every case pays for the counting alike.
+// dial returns a client of the members in endpoint, with commas between them, with
+// connections of its own, as a process would have, and what counts its traffic. Every case pays for the counting alike.
 func dial(endpoint string) (*clientv3.Client, *traffic, error) {
 	t := new(traffic)
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{endpoint},
+		Endpoints: strings.Split(endpoint, ","),
 		Logger:    zap.NewNop(),
 		// Chained ones run inside the client's own, which retries: every
 		// attempt is counted.

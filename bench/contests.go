@@ -24,14 +24,22 @@ var fullContests = append(quickContests[:len(quickContests):len(quickContests)],
 	{name: "w64", contest: contest{waiters: 64}, versusMutex: true, unary: true},
 	// As many processes as there are clients, and connections as a machine has.
 	{name: "w512", contest: contest{waiters: 512, processes: 64}, versusMutex: true, events: true},
-	{name: "hold20ms_w2", contest: contest{waiters: 2, hold: 20 * time.Millisecond}, versusFloor: true},
-	{name: "hold20ms_w8", contest: contest{waiters: 8, hold: 20 * time.Millisecond}, versusFloor: true},
+	{name: "hold20ms_w2", contest: contest{waiters: 2, hold: pacedHold}, versusFloor: true},
+	{name: "hold20ms_w8", contest: contest{waiters: 8, hold: pacedHold}, versusFloor: true},
 	{name: "w2_background", contest: contest{waiters: 2, puts: 300}, p99: true},
+	{name: "local64", contest: contest{waiters: 64, processes: 1}, unary: true, local: true},
 	{name: "local8", contest: contest{waiters: 8, processes: 1}, unary: true, local: true},
 }...)
 
+// pacedHold is how long the lock is held where the critical section is not empty.
+const pacedHold = 20 * time.Millisecond
+
+// floors are what a hand-over is compared with: from a deletion to the event of it,
+// one right after the other, and one each pacedHold.
+type floors struct{ busy, paced time.Duration }
+
 // compare holds one contest, and the peer's beside it where the two are compared.
-func compare(ctx context.Context, endpoint, lock string, run int, c named, much amount, least time.Duration, out *figures) error {
+func compare(ctx context.Context, endpoint, lock string, run int, c named, much amount, least floors, out *figures) error {
 	c.much = much
 	kinds := []kind{newFencelock}
 	if c.local {
@@ -55,11 +63,12 @@ func compare(ctx context.Context, endpoint, lock string, run int, c named, much 
 		out.add("mutex_handover_"+c.name+"_mean_ms", milliseconds(came[1].mean), "ms")
 	}
 	if c.versusFloor {
-		name := "handover_" + c.name
 		if c.hold == 0 {
-			name = "handover_hold0_" + c.name
+			out.add("handover_hold0_"+c.name+"_vs_floor", float64(ours.mean)/float64(least.busy), "ratio")
+		} else {
+			out.add("handover_"+c.name+"_vs_floor", float64(ours.mean)/float64(least.paced), "ratio")
+			out.add("handover_"+c.name+"_vs_busy_floor", float64(ours.mean)/float64(least.busy), "ratio")
 		}
-		out.add(name+"_vs_floor", float64(ours.mean)/float64(least), "ratio")
 	}
 	if c.unary {
 		out.add("grant_unary_"+c.name, ours.unary, "requests")

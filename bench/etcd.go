@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,36 +25,85 @@ import (
 // can be re-executed in the same way.
 const etcdDirEnv = "FENCELOCK_BENCH_ETCD_DIR"
 
-// etcdProcess is a single etcd server in a process of its own: in ours it
-// would share the scheduler and the garbage collector with what is measured.
-type etcdProcess struct {
-	endpoint string
+// etcdPeersEnv are the addresses on which the members of its cluster talk to each
+// other, with commas between them; etcdSelfEnv says which of them is the server's own.
+const (
+	etcdPeersEnv = "FENCELOCK_BENCH_ETCD_PEERS"
+	etcdSelfEnv  = "FENCELOCK_BENCH_ETCD_SELF"
+)
 
-	cmd *exec.Cmd
-	dir string
+// etcdCluster is etcd servers, each in a process of its own: in ours they would
+// share the scheduler and the garbage collector with what is measured.
+type etcdCluster struct {
+	endpoint string // of all members, with commas between them
+	members  []*etcdProcess
+	dir      string
 }
 
-// startEtcd re-executes this program as an etcd server and returns when it
-// serves. Its data is in a new temporary folder.
-func startEtcd() (*etcdProcess, error) {
-	dir, err := os.MkdirTemp("", "fencelock-bench-")
+type etcdProcess struct {
+	cmd *exec.Cmd
+	out io.Reader
+}
+
+// startEtcd re-executes this program as n etcd servers and returns when they
+// serve. Their data is in a new folder within dir, or within the temporary folder.
+func startEtcd(dir string, n int) (*etcdCluster, error) {
+	dir, err := os.MkdirTemp(dir, "fencelock-bench-")
 	if err != nil {
 		return nil, fmt.Errorf("bench: folder for etcd's data: %w", err)
 	}
-	e := &etcdProcess{dir: dir}
-	if err := e.start(); err != nil {
-		return nil, errors.Join(err, e.stop())
+	c := &etcdCluster{dir: dir}
+	if err := c.start(n); err != nil {
+		return nil, errors.Join(err, c.stop())
 	}
-	return e, nil
+	return c, nil
 }
 
-func (e *etcdProcess) start() error {
+func (c *etcdCluster) start(n int) error {
+	peers, err := freeAddresses(n)
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		e := &etcdProcess{}
+		c.members = append(c.members, e)
+		if err := e.start(filepath.Join(c.dir, strconv.Itoa(i)), strings.Join(peers, ","), peers[i]); err != nil {
+			return err
+		}
+	}
+	var endpoints []string // none serves before most of them do
+	for _, e := range c.members {
+		line, err := bufio.NewReader(e.out).ReadString('\n')
+		if err != nil {
+			return fmt.Errorf("bench: etcd ended before it served: %w", err)
+		}
+		endpoints = append(endpoints, strings.TrimSpace(line))
+	}
+	c.endpoint = strings.Join(endpoints, ",")
+	return nil
+}
+
+// freeAddresses returns addresses of loopback that nobody listens on. Members have
+// to know each other's before the first of them listens.
+func freeAddresses(n int) (addresses []string, err error) {
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("bench: address for etcd: %w", err)
+		}
+		defer listener.Close()
+		addresses = append(addresses, listener.Addr().String())
+	}
+	return addresses, nil
+}
+
+func (e *etcdProcess) start(dir, peers, own string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("bench: path of this program: %w", err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), etcdDirEnv+"="+e.dir)
+	cmd.Env = append(os.Environ(), etcdDirEnv+"="+dir, etcdPeersEnv+"="+peers, etcdSelfEnv+"="+own)
 	cmd.Stderr = os.Stderr
 	// Never written to: it closes when this process ends, in whatever way, and
 	// that is what ends the server.
@@ -65,25 +117,23 @@ func (e *etcdProcess) start() error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("bench: start etcd: %w", err)
 	}
-	e.cmd = cmd
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		return fmt.Errorf("bench: etcd ended before it served: %w", err)
-	}
-	e.endpoint = strings.TrimSpace(line)
+	e.cmd, e.out = cmd, out
 	return nil
 }
 
-// stop kills the server and removes its data. Nobody needs the data, so there
+// stop kills the servers and removes their data. Nobody needs the data, so there
 // is nothing to shut down in order.
-func (e *etcdProcess) stop() error {
-	if e.cmd != nil {
+func (c *etcdCluster) stop() error {
+	for _, e := range c.members {
+		if e.cmd == nil {
+			continue
+		}
 		if err := e.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return fmt.Errorf("bench: kill etcd (pid %d): %w", e.cmd.Process.Pid, err)
 		}
 		_ = e.cmd.Wait() // "killed" is what it says
 	}
-	return os.RemoveAll(e.dir)
+	return os.RemoveAll(c.dir)
 }
 
 // serveEtcd is the server's process. It writes its client endpoint as one line
@@ -94,11 +144,16 @@ func serveEtcd(dir string, in io.Reader, out io.Writer) error {
 	signal.Ignore(os.Interrupt)
 
 	anyPort := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	own := []url.URL{{Scheme: "http", Host: os.Getenv(etcdSelfEnv)}}
 	cfg := embed.NewConfig()
-	cfg.Dir = dir
-	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = anyPort, anyPort
+	cfg.Dir, cfg.Name = dir, own[0].Host
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = own, own
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = anyPort, anyPort
-	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	var cluster []string
+	for peer := range strings.SplitSeq(os.Getenv(etcdPeersEnv), ",") {
+		cluster = append(cluster, peer+"=http://"+peer)
+	}
+	cfg.InitialCluster = strings.Join(cluster, ",")
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 
 	server, err := embed.StartEtcd(cfg)

@@ -18,6 +18,7 @@ type contest struct {
 	hold      time.Duration // how long each keeps the lock
 	puts      int           // unrelated puts a second by somebody else meanwhile
 	much      amount        // hand-overs
+	wrong     *violations   // counts them; nil: the first one ends the contest
 }
 
 // contested is what came of it.
@@ -25,6 +26,7 @@ type contested struct {
 	mean, p99 time.Duration
 	unary     float64 // requests a grant, over all contenders
 	events    float64 // watch events delivered a release, over all contenders
+	grants    int     // all of them
 }
 
 // handover measures how long a contended lock is nobody's: from just before
@@ -50,7 +52,10 @@ func handover(ctx context.Context, endpoint, name string, k kind, c contest) (co
 	}
 
 	// The first grants obtain leases and open watches; they are not measured.
-	turns := &turns{skip: 2 * c.waiters, want: c.much.count, until: time.Now().Add(c.much.within)}
+	turns := &turns{
+		skip: 2 * c.waiters, want: c.much.count, until: time.Now().Add(c.much.within),
+		patience: 4*c.waiters + 16, asked: make([]int, c.waiters), wrong: c.wrong,
+	}
 	turns.measuring = func(sign int64) {
 		for _, t := range counts {
 			turns.unary += sign * t.unary.Load()
@@ -91,7 +96,8 @@ func handover(ctx context.Context, endpoint, name string, k kind, c contest) (co
 	}
 	return contested{
 		mean: mean(turns.took), p99: percentile(turns.took, 99),
-		unary: float64(turns.unary) / float64(turns.counted), events: float64(turns.events) / float64(turns.counted),
+		grants: turns.grants,
+		unary:  float64(turns.unary) / float64(turns.counted), events: float64(turns.events) / float64(turns.counted),
 	}, nil
 }
 
@@ -121,10 +127,14 @@ func disturb(ctx context.Context, endpoint, name string, perSecond int, quiet <-
 
 func contend(ctx context.Context, c contender, id int, hold time.Duration, turns *turns) error {
 	for {
+		turns.asking(id)
 		token, err := c.acquire(ctx)
 		now := time.Now()
 		if err != nil {
-			return fmt.Errorf("bench: contended acquire: %w", err)
+			if err := turns.failed(ctx, fmt.Errorf("bench: contended acquire: %w", err)); err != nil {
+				return err
+			}
+			continue
 		}
 		enough, err := turns.granted(id, token, now)
 		if err != nil {
@@ -135,7 +145,9 @@ func contend(ctx context.Context, c contender, id int, hold time.Duration, turns
 		}
 		turns.releasing()
 		if err := c.release(ctx); err != nil {
-			return fmt.Errorf("bench: contended release: %w", err)
+			if err := turns.failed(ctx, fmt.Errorf("bench: contended release: %w", err)); err != nil {
+				return err
+			}
 		}
 		if enough {
 			return nil
@@ -145,8 +157,9 @@ func contend(ctx context.Context, c contender, id int, hold time.Duration, turns
 
 // floor measures what no hand-over can be faster than: from just before a key is
 // deleted by one client to the event of that at another, which has watched it since
-// before.
-func floor(ctx context.Context, endpoint, name string, much amount) (time.Duration, error) {
+// before. The key is there for pace before it is deleted: after a pause its event
+// comes later, for whoever slept meanwhile must be woken first.
+func floor(ctx context.Context, endpoint, name string, much amount, pace time.Duration) (time.Duration, error) {
 	holder, _, err := dial(endpoint)
 	if err != nil {
 		return 0, err
@@ -168,6 +181,9 @@ func floor(ctx context.Context, endpoint, name string, much amount) (time.Durati
 	for start := time.Now(); len(took) < much.count && time.Since(start) < much.within; {
 		if _, err := holder.Put(ctx, key, ""); err != nil {
 			return 0, fmt.Errorf("bench: put for the floor: %w", err)
+		}
+		if err := sleep(ctx, pace); err != nil {
+			return 0, err
 		}
 		released := time.Now()
 		if _, err := holder.Delete(ctx, key); err != nil {
@@ -196,6 +212,14 @@ type turns struct {
 	until      time.Time
 	took       []time.Duration
 	enough     bool
+	wrong      *violations
+
+	// Who asks waits for those who asked before, whose number is that of the
+	// contenders. How soon a request is in the queue after it was asked for is not
+	// the lock's to say, hence several times that.
+	patience int   // grants to others that may come between; 0: not checked
+	grants   int   // so far
+	asked    []int // grants when each contender asked
 
 	// measuring subtracts or adds what was counted up to now; nil for none.
 	measuring     func(sign int64)
@@ -209,11 +233,19 @@ type turns struct {
 func (t *turns) granted(id int, token int64, now time.Time) (enough bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.held {
+	switch overlap, regression := t.held, token != 0 && token <= t.token; {
+	case t.wrong != nil && overlap:
+		t.wrong.overlaps++
+	case t.wrong != nil && regression:
+		t.wrong.regressions++
+	case overlap:
 		return false, fmt.Errorf("bench: contenders %d and %d hold the lock at once", t.holder, id)
-	}
-	if token != 0 && token <= t.token {
+	case regression:
 		return false, fmt.Errorf("bench: token %d was granted after token %d", token, t.token)
+	}
+	t.grants++
+	if t.patience > 0 && t.grants-t.asked[id] > t.patience {
+		return false, fmt.Errorf("bench: contender %d of %d waited for %d grants to others", id, len(t.asked), t.grants-t.asked[id]-1)
 	}
 	t.held, t.token = true, token
 	again := t.holder == id
@@ -239,6 +271,26 @@ func (t *turns) granted(id int, token int64, now time.Time) (enough bool, err er
 func (t *turns) count(sign int64) {
 	if t.measuring != nil {
 		t.measuring(sign)
+	}
+}
+
+// failed counts a call that failed where that is counted, and returns err elsewhere,
+// and where the contest is over anyway.
+func (t *turns) failed(ctx context.Context, err error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.wrong == nil || ctx.Err() != nil {
+		return err
+	}
+	t.wrong.errors++
+	return nil
+}
+
+func (t *turns) asking(id int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.patience > 0 {
+		t.asked[id] = t.grants
 	}
 }
 

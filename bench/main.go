@@ -1,7 +1,7 @@
 // Command bench measures fencelock side by side with etcd's own
 // concurrency.Mutex and with the bare requests, against an etcd server it
-// starts as a process of its own with its data in the temporary folder. It
-// prints one line a figure:
+// starts as a process of its own, and once against a cluster of three. It prints
+// one line a figure:
 //
 //	name value unit min=… max=… runs=…
 //
@@ -9,8 +9,8 @@
 // run, in which the cases take turns, so they depend far less on the machine
 // than the latencies do.
 //
-// -quick measures less, within 50 s; -runs sets how many runs there are; -json prints
-// an object a figure, with the value of each run.
+// -quick measures less, within 50 s; -dir says where etcd's data is; -runs sets how
+// many runs there are; -json prints an object a figure, with the value of each run.
 package main
 
 import (
@@ -33,9 +33,12 @@ type size struct {
 	uncontended amount // cycles of each case, a run
 	handover    amount // hand-overs, a run and case
 	floor       amount // deletions, a run
+	paced       amount // the same, each after a pause
 	many        int    // names and locks where many are measured; 0: none are
 	cycles      amount // on a name with a history, and on a fresh one
 	parallel    time.Duration
+	members     amount // hand-overs on three members, once
+	busy        busy   // once
 	deadline    time.Duration
 }
 
@@ -50,9 +53,12 @@ var (
 		uncontended: amount{1000, 10 * time.Second},
 		handover:    amount{200, 10 * time.Second},
 		floor:       amount{300, 5 * time.Second},
+		paced:       amount{150, 6 * time.Second},
 		many:        10_000,
 		cycles:      amount{500, 5 * time.Second},
 		parallel:    8 * time.Second,
+		members:     amount{24_000, 4 * time.Minute},
+		busy:        busy{locks: 2000, ttl: 5 * time.Second, time: time.Minute},
 		deadline:    20 * time.Minute,
 	}
 	// The times of the parts add up to 41 s at most.
@@ -70,6 +76,7 @@ func main() {
 		exitOn(serveEtcd(dir, os.Stdin, os.Stdout))
 		return
 	}
+	dir := flag.String("dir", "", "folder for etcd's data, the temporary one by default: the disk it is on decides most of the latencies")
 	isQuick := flag.Bool("quick", false, "fewer figures and smaller runs; ends within 50 s")
 	runs := flag.Int("runs", 0, "how many runs the medians are of, 5 by default")
 	asJSON := flag.Bool("json", false, "print one JSON object a figure, with the value of each run")
@@ -90,7 +97,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	exitOn(run(ctx, s, show))
+	exitOn(run(ctx, *dir, s, show))
 }
 
 func exitOn(err error) {
@@ -100,10 +107,10 @@ func exitOn(err error) {
 	}
 }
 
-func run(ctx context.Context, s size, show func(*figures, io.Writer) error) (err error) {
+func run(ctx context.Context, dir string, s size, show func(*figures, io.Writer) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.deadline)
 	defer cancel()
-	etcd, err := startEtcd()
+	etcd, err := startEtcd(dir, 1)
 	if err != nil {
 		return err
 	}
@@ -112,6 +119,14 @@ func run(ctx context.Context, s size, show func(*figures, io.Writer) error) (err
 	var out figures
 	for n := range s.runs {
 		if err := measure(ctx, etcd.endpoint, n, s, &out); err != nil {
+			return err
+		}
+	}
+	if s.many > 0 {
+		if err := falseLosses(ctx, etcd.endpoint, "busy", s.busy, &out); err != nil {
+			return err
+		}
+		if err := threeMembers(ctx, dir, s.members, &out); err != nil {
 			return err
 		}
 	}
@@ -125,13 +140,18 @@ func measure(ctx context.Context, endpoint string, run int, s size, out *figures
 	if err := uncontended(ctx, endpoint, fresh("uncontended"), s.uncontended, out); err != nil {
 		return err
 	}
-	least, err := floor(ctx, endpoint, fresh("floor"), s.floor)
-	if err != nil {
+	var least floors
+	var err error
+	if least.busy, err = floor(ctx, endpoint, fresh("floor"), s.floor, 0); err != nil {
 		return err
 	}
-	out.add("floor_mean_ms", milliseconds(least), "ms")
+	out.add("floor_mean_ms", milliseconds(least.busy), "ms")
 	contests := quickContests
 	if s.many > 0 {
+		if least.paced, err = floor(ctx, endpoint, fresh("floor-paced"), s.paced, pacedHold); err != nil {
+			return err
+		}
+		out.add("floor_paced20ms_mean_ms", milliseconds(least.paced), "ms")
 		contests = fullContests
 	}
 	for _, c := range contests {

@@ -181,6 +181,18 @@ func heldShort(ctx context.Context, endpoint, name string, n int, out *figures) 
 	if err != nil {
 		return fmt.Errorf("bench: acquire: %w", err)
 	}
+	// The goroutines that send the requests are as many as ask at once, not as many
+	// as locks are held, and end a second after.
+	err = each(ctx, 4*spread, func(ctx context.Context, i int) error {
+		lock, err := locker.Acquire(ctx, fmt.Sprintf("%s-before-%d", name, i))
+		if err != nil {
+			return err
+		}
+		return lock.Release(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("bench: cycles before: %w", err)
+	}
 	locks := make([]*fencelock.Lock, n)
 	bytes, goroutines := memory(), runtime.NumGoroutine()
 	start := time.Now()

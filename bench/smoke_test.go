@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestMeasureAgainstEtcd(t *testing.T) {
-	etcd, err := startEtcd()
+	etcd, err := startEtcd(t.TempDir(), 1)
 	require.NoError(t, err)
 	dir := etcd.dir
 	t.Cleanup(func() {
@@ -37,6 +37,7 @@ func TestMeasureAgainstEtcd(t *testing.T) {
 		uncontended: amount{20, time.Minute},
 		handover:    amount{6, time.Minute},
 		floor:       amount{6, time.Minute},
+		paced:       amount{3, time.Minute},
 		many:        2 * spread,
 		cycles:      amount{4, time.Minute},
 		parallel:    200 * time.Millisecond,
@@ -45,6 +46,8 @@ func TestMeasureAgainstEtcd(t *testing.T) {
 	t.Cleanup(func() { fullContests = contests })
 	fullContests = slices.DeleteFunc(slices.Clone(fullContests), func(c named) bool { return c.waiters > 16 })
 	require.NoError(t, measure(t.Context(), etcd.endpoint, 0, s, &out))
+	require.NoError(t, falseLosses(t.Context(), etcd.endpoint, "busy", busy{locks: 20, ttl: 5 * time.Second, time: 2 * time.Second}, &out))
+	require.NoError(t, threeMembers(t.Context(), t.TempDir(), amount{20, time.Minute}, &out))
 
 	got := make(map[string]float64)
 	for _, f := range out.all {
@@ -54,7 +57,7 @@ func TestMeasureAgainstEtcd(t *testing.T) {
 	for _, name := range []string{
 		"uncontended_p50_vs_mutex", "uncontended_p50_vs_raw", "uncontended_p50_us",
 		"handover_w2_vs_mutex", "handover_w8_vs_mutex", "handover_w2_mean_ms", "handover_w8_mean_ms",
-		"floor_mean_ms", "handover_hold0_w8_vs_floor", "handover_hold20ms_w2_vs_floor", "handover_hold20ms_w8_vs_floor",
+		"floor_mean_ms", "floor_paced20ms_mean_ms", "handover_hold0_w8_vs_floor", "handover_hold20ms_w2_vs_floor", "handover_hold20ms_w8_vs_floor",
 		"handover_w2_background_p99_ms", "grant_unary_w16", "grant_unary_local8",
 		"parallel_10k_vs_raw", "acquire_10k_vs_mutex", "held_long_keepalives_per_ttl",
 		"history_10k_vs_fresh",
@@ -62,6 +65,10 @@ func TestMeasureAgainstEtcd(t *testing.T) {
 		require.Positive(t, got[name], name)
 	}
 	// Of so few locks these say nothing; they can be below zero.
+	for _, name := range []string{"false_losses_2000", "members3_token_regressions", "members3_overlaps", "members3_errors"} {
+		require.Contains(t, got, name)
+		require.InDelta(t, 0, got[name], 0, name)
+	}
 	for _, name := range []string{"held_long_bytes", "held_long_goroutines", "held_short_bytes", "held_short_goroutines"} {
 		require.Contains(t, got, name)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -70,4 +71,39 @@ func TestTurnsEndWithTheirTime(t *testing.T) {
 		turns.releasing()
 	}
 	require.Equal(t, 1, ended)
+}
+
+// A lock that lets some wait while others have it again and again is no queue.
+func TestTurnsNoticeWhoIsPassedOver(t *testing.T) {
+	turns := &turns{want: 100, until: time.Now().Add(time.Hour), patience: 5, asked: make([]int, 3)}
+	token := int64(0)
+	grant := func(id int) error {
+		token++
+		_, err := turns.granted(id, token, time.Now())
+		turns.releasing()
+		return err
+	}
+	for id := range 3 {
+		turns.asking(id)
+	}
+	for i := range 5 {
+		require.NoError(t, grant(i%2))
+		turns.asking(i % 2)
+	}
+	require.ErrorContains(t, grant(2), "contender 2 of 3 waited for 5 grants to others")
+}
+
+// Where violations are counted they do not end the contest.
+func TestTurnsCountViolations(t *testing.T) {
+	wrong := &violations{}
+	turns := &turns{want: 100, until: time.Now().Add(time.Hour), wrong: wrong}
+	for i, token := range []int64{5, 5, 6} { // the second has an older token, and nobody releases
+		_, err := turns.granted(i, token, time.Now())
+		require.NoError(t, err)
+		if i == 0 {
+			turns.releasing()
+		}
+	}
+	require.NoError(t, turns.failed(t.Context(), errors.New("refused")))
+	require.Equal(t, violations{overlaps: 1, regressions: 1, errors: 1}, *wrong)
 }
