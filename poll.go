@@ -50,10 +50,12 @@ func (le *lease) poll() {
 // pollOnce looks at the keys of held. What gets no answer is looked at again soon,
 // with the others; that request can reach another endpoint.
 func (le *lease) pollOnce(held []*Lock) {
-	ctx, cancel := context.WithTimeout(le.l.ctx, pollEvery)
-	defer cancel()
 	for some := range slices.Chunk(held, maxTxnOps) {
-		if err := le.check(ctx, some); err != nil {
+		// A bound for each: on a slow link a pass takes longer, but it gets through.
+		ctx, cancel := context.WithTimeout(le.l.ctx, pollEvery)
+		err := le.check(ctx, some)
+		cancel()
+		if err != nil {
 			if denied(err) {
 				le.judgeFailure(err)
 			}
