@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencelock/fencelock"
@@ -40,21 +41,16 @@ func falseLosses(ctx context.Context, endpoint, name string, b busy, out *figure
 		return fmt.Errorf("bench: acquiring locks to be held on a busy machine: %w", err)
 	}
 
-	idle := make(chan struct{})
+	var over atomic.Bool
 	var spinning sync.WaitGroup
 	for range runtime.NumCPU() {
 		spinning.Go(func() {
-			for {
-				select {
-				case <-idle:
-					return
-				default:
-				}
+			for !over.Load() {
 			}
 		})
 	}
 	err = sleep(ctx, b.time)
-	close(idle)
+	over.Store(true)
 	spinning.Wait()
 	if err != nil {
 		return err
