@@ -369,3 +369,36 @@ func TestViewAwakensForAHolder(t *testing.T) {
 		}
 	})
 }
+
+// Waiters do not come to the view in the order in which they joined the queue: an
+// answer takes the time it takes. A view that sleeps for a later one, on a key behind
+// an earlier one, would wait for ever for a turn that waits for it.
+func TestEarlierWaiterComesLater(t *testing.T) {
+	for _, between := range []int{1, sleepDepth, sleepDepth + 1, 10} {
+		t.Run(fmt.Sprint(between), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *fakeEtcd, l *fakeLink) {
+				held := mustAcquire(t, newLocker(t, l), "n")
+				others, _ := queueUp(t, e, 20)
+				link := e.dial(t)
+				locker := newLocker(t, link)
+				link.intercept(joins.first(1, fault{replyDelay: time.Second}))
+				earlier := acquireLater(t.Context(), locker, "n")
+				synctest.Wait()
+				more, _ := queueUp(t, e, between)
+				later := acquireLater(t.Context(), locker, "n")
+				time.Sleep(2 * time.Second)
+				_, revs := queueOf(e, "n")
+
+				require.NoError(t, held.Release(t.Context()))
+				waiters := append(append(append(others, earlier), more...), later)
+				came := time.Now()
+				for i, w := range waiters {
+					lock := w.granted(t)
+					assert.Equal(t, revs[i+1], lock.Token().Revision())
+					require.NoError(t, lock.Release(t.Context()))
+				}
+				assert.Zero(t, time.Since(came), "nobody waited for a check")
+			})
+		})
+	}
+}

@@ -300,12 +300,11 @@ func (k *Lock) watchOwnKey() {
 		l.mu.Unlock()
 		return
 	}
-	var v *view
+	key, prefix := k.entry.key, false
 	if l.views[k.entry.queue] != nil {
-		v = l.openView(k.entry.queue, true, nil, k.ttl)
-	} else {
-		v = l.openView(k.entry.key, false, nil, k.ttl)
+		key, prefix = k.entry.queue, true
 	}
+	v, joined := l.openView(key, prefix, nil, k.ttl, s)
 	if v == nil {
 		l.mu.Unlock()
 		return
@@ -313,7 +312,9 @@ func (k *Lock) watchOwnKey() {
 	k.view, k.sub = v, s
 	l.watches++
 	l.mu.Unlock()
-	v.subscribe(s)
+	if !joined {
+		v.subscribe(s)
+	}
 }
 
 func (k *Lock) endWatch() {

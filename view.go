@@ -95,6 +95,11 @@ type target struct {
 	place
 }
 
+// aheadOf reports whether the sub can be slept for on the target: behind it, the
+// target's turn would never come. Waiters do not subscribe in the order in which
+// they joined the queue.
+func (t *target) aheadOf(s *sub) bool { return s.waiter && t.rev < s.rev }
+
 // deletion is one that the watch told of.
 type deletion struct {
 	key string
@@ -155,9 +160,10 @@ func (s *sub) aheadIn(places map[string]place) map[string]place {
 
 // openView returns the view of a queue or key with one more user; a nil view
 // if the Locker is stopped. If there is none yet it sleeps on on, unless that is
-// nil. l.mu must be held.
-func (l *Locker) openView(key string, prefix bool, on *target, ttl time.Duration) *view {
-	v := l.views[key]
+// nil, and has s from the start: its first watch may be refused before anybody
+// else could come. Where joined is false s must subscribe. l.mu must be held.
+func (l *Locker) openView(key string, prefix bool, on *target, ttl time.Duration, s *sub) (v *view, joined bool) {
+	v = l.views[key]
 	if v == nil {
 		ctx, cancel := context.WithCancel(l.ctx)
 		v = &view{
@@ -165,9 +171,11 @@ func (l *Locker) openView(key string, prefix bool, on *target, ttl time.Duration
 			asleep: on, brief: !prefix || on != nil,
 			cancel: cancel, subs: map[*sub]struct{}{},
 		}
+		v.add(s)
+		joined = true
 		if !l.spawnLocked(func() { v.run(ctx) }) {
 			cancel()
-			return nil
+			return nil, false
 		}
 		l.views[key] = v
 	}
@@ -176,7 +184,14 @@ func (l *Locker) openView(key string, prefix bool, on *target, ttl time.Duration
 		v.linger.Stop()
 		v.linger = nil
 	}
-	return v
+	return v, joined
+}
+
+func (v *view) add(s *sub) {
+	v.subs[s] = struct{}{}
+	if s.waiter {
+		v.waiting++
+	}
 }
 
 // drop gives one use of the view back.
@@ -213,15 +228,12 @@ func (v *view) end() {
 // subscribe registers s, which hears of its verdict at once if it is there.
 func (v *view) subscribe(s *sub) {
 	v.mu.Lock()
-	v.subs[s] = struct{}{}
-	if s.waiter {
-		v.waiting++
-	}
+	v.add(s)
 	near := !s.waiter || s.floor != 0 && len(s.ahead) <= viewDepth
 	switch {
 	case v.live:
 		v.catchUp(s)
-	case v.asleep != nil && near:
+	case v.asleep != nil && (near || !v.asleep.aheadOf(s)):
 		v.ask() // those it sleeps for have left, or are behind this one
 	}
 	if s.waiter && near && v.prefix {
@@ -667,13 +679,17 @@ func (v *view) install(k *look) bool {
 				v.remove(s)
 			}
 		}
+		// Who came while the view was falling asleep was not looked at then.
+		serves := k.places[k.on.key] == k.on.place
+		for s := range v.subs {
+			serves = serves && k.on.aheadOf(s)
+		}
 		v.mu.Unlock()
 		deliver(told)
-		if k.places[k.on.key] == k.on.place {
-			return false
+		if !serves {
+			v.wake()
 		}
-		v.wake()
-		return true
+		return !serves
 	}
 	for _, s := range k.asked {
 		s.settle(k.places, k.rev)

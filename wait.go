@@ -43,14 +43,16 @@ func (a *acquiring) wait(e *entry, ahead []*mvccpb.KeyValue) (*Lock, error) {
 	}
 
 	l.mu.Lock()
-	v := l.openView(e.queue, true, on, e.lease.asked)
+	v, joined := l.openView(e.queue, true, on, e.lease.asked, s)
 	l.mu.Unlock()
 	if v == nil {
 		e.discard()
 		return nil, a.over(PhaseWait)
 	}
 	defer v.drop()
-	v.subscribe(s)
+	if !joined {
+		v.subscribe(s)
+	}
 	defer v.unsubscribe(s)
 
 	var f finding
