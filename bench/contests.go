@@ -11,7 +11,7 @@ type named struct {
 	contest
 	versusMutex, versusFloor bool
 	unary, events, p99       bool
-	local                    bool // goroutines of one process, with one Locker
+	local                    bool // one Locker for each process
 }
 
 var quickContests = []named{
@@ -29,6 +29,9 @@ var fullContests = append(quickContests[:len(quickContests):len(quickContests)],
 	{name: "w2_background", contest: contest{waiters: 2, puts: 300}, p99: true},
 	{name: "local64", contest: contest{waiters: 64, processes: 1}, unary: true, local: true},
 	{name: "local8", contest: contest{waiters: 8, processes: 1}, unary: true, local: true},
+	// Goroutines of one process beside those of others: whoever is served faster within
+	// a process must not pass over who waits in another.
+	{name: "mixed8x8", contest: contest{waiters: 64, processes: 8}, unary: true, local: true},
 }...)
 
 // pacedHold is how long the lock is held where the critical section is not empty.

@@ -30,6 +30,17 @@ func (f *figures) add(name string, value float64, unit string) {
 	f.all = append(f.all, &figure{name: name, unit: unit, runs: []float64{value}})
 }
 
+// medianOf returns the median over the runs of the figure with that name, and whether
+// it was measured.
+func (f *figures) medianOf(name string) (float64, bool) {
+	for _, g := range f.all {
+		if g.name == name {
+			return median(g.runs), true
+		}
+	}
+	return 0, false
+}
+
 // print writes one line a figure: name, median over the runs, unit; then how
 // far the runs lie apart.
 func (f *figures) print(w io.Writer) error {

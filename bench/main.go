@@ -10,7 +10,8 @@
 // than the latencies do.
 //
 // -quick measures less, within 50 s; -dir says where etcd's data is; -runs sets how
-// many runs there are; -json prints an object a figure, with the value of each run.
+// many runs there are; -json prints an object a figure, with the value of each run;
+// -svg draws a picture.
 package main
 
 import (
@@ -80,6 +81,7 @@ func main() {
 	isQuick := flag.Bool("quick", false, "fewer figures and smaller runs; ends within 50 s")
 	runs := flag.Int("runs", 0, "how many runs the medians are of, 5 by default")
 	asJSON := flag.Bool("json", false, "print one JSON object a figure, with the value of each run")
+	picture := flag.String("svg", "", "file for a picture of the figures; one that is there is replaced")
 	flag.Parse()
 	if flag.NArg() > 0 || *runs < 0 {
 		fmt.Fprintln(os.Stderr, "bench: it takes flags only, and a number of runs that is not negative")
@@ -97,7 +99,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	exitOn(run(ctx, *dir, s, show))
+	exitOn(run(ctx, *dir, *picture, s, show))
 }
 
 func exitOn(err error) {
@@ -107,7 +109,7 @@ func exitOn(err error) {
 	}
 }
 
-func run(ctx context.Context, dir string, s size, show func(*figures, io.Writer) error) (err error) {
+func run(ctx context.Context, dir, picture string, s size, show func(*figures, io.Writer) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.deadline)
 	defer cancel()
 	etcd, err := startEtcd(dir, 1)
@@ -116,7 +118,9 @@ func run(ctx context.Context, dir string, s size, show func(*figures, io.Writer)
 	}
 	defer func() { err = errors.Join(err, etcd.stop()) }()
 
+	// After a failure too: what was measured before it says what led to it.
 	var out figures
+	defer func() { err = errors.Join(err, show(&out, os.Stdout)) }()
 	for n := range s.runs {
 		if err := measure(ctx, etcd.endpoint, n, s, &out); err != nil {
 			return err
@@ -130,7 +134,10 @@ func run(ctx context.Context, dir string, s size, show func(*figures, io.Writer)
 			return err
 		}
 	}
-	return show(&out, os.Stdout)
+	if picture != "" {
+		return drawSVG(picture, &out)
+	}
+	return nil
 }
 
 // measure is one run of everything. Names are new in each: etcd keeps deleted
@@ -171,5 +178,8 @@ func measure(ctx context.Context, endpoint string, run int, s size, out *figures
 	if err := heldShort(ctx, endpoint, fresh("short"), s.many/20, out); err != nil {
 		return err
 	}
-	return history(ctx, endpoint, fresh("history"), s.many, s.cycles, out)
+	if err := history(ctx, endpoint, fresh("history"), s.many, s.cycles, out); err != nil {
+		return err
+	}
+	return inProcess(ctx, out)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
@@ -193,6 +193,23 @@ func heldShort(ctx context.Context, endpoint, name string, n int, out *figures) 
 	if err != nil {
 		return fmt.Errorf("bench: cycles before: %w", err)
 	}
+	for fits := false; !fits; n /= 2 {
+		if n == 0 {
+			return errors.New("bench: this machine takes too long to acquire even one lock; held_short_* cannot be measured")
+		}
+		if fits, err = heldShortly(ctx, locker, fmt.Sprintf("%s-%d", name, n), n, out); err != nil {
+			return err
+		}
+	}
+	if err := first.Release(ctx); err != nil {
+		return err
+	}
+	return locker.Close()
+}
+
+// heldShortly is one attempt with n locks. It reports false, and no figure, if they
+// took longer than the time after which a held lock is watched.
+func heldShortly(ctx context.Context, locker *fencelock.Locker, name string, n int, out *figures) (fits bool, err error) {
 	locks := make([]*fencelock.Lock, n)
 	bytes, goroutines := memory(), runtime.NumGoroutine()
 	start := time.Now()
@@ -201,20 +218,17 @@ func heldShort(ctx context.Context, endpoint, name string, n int, out *figures) 
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("bench: acquiring locks: %w", err)
+		return false, fmt.Errorf("bench: acquiring locks: %w", err)
 	}
 	more, running := memory()-bytes, runtime.NumGoroutine()-goroutines
-	if took := time.Since(start); took < 500*time.Millisecond {
+	if fits = time.Since(start) < 500*time.Millisecond; fits {
 		out.add("held_short_bytes", float64(more)/float64(n), "bytes")
 		out.add("held_short_goroutines", float64(running)/float64(n), "goroutines")
 	}
 	if err := each(ctx, n, func(ctx context.Context, i int) error { return locks[i].Release(ctx) }); err != nil {
-		return fmt.Errorf("bench: releasing locks: %w", err)
+		return false, fmt.Errorf("bench: releasing locks: %w", err)
 	}
-	if err := first.Release(ctx); err != nil {
-		return err
-	}
-	return locker.Close()
+	return fits, nil
 }
 
 // history measures a cycle on a name with many earlier cycles, and on a fresh one, in
@@ -288,36 +302,4 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// newShared returns a kind whose contenders share one Locker, as goroutines of one
-// process do.
-func newShared() kind {
-	var (
-		once   sync.Once
-		locker *fencelock.Locker
-		err    error
-		open   atomic.Int64
-	)
-	return func(client *clientv3.Client, name string) (contender, error) {
-		once.Do(func() { locker, err = fencelock.New(client, fencelock.WithTTL(leaseTTL)) })
-		if err != nil {
-			return nil, err
-		}
-		open.Add(1)
-		return &sharedContender{fencelockContender{locker: locker, name: name}, &open}, nil
-	}
-}
-
-type sharedContender struct {
-	fencelockContender
-	open *atomic.Int64
-}
-
-// close closes the Locker with the last of its contenders.
-func (c *sharedContender) close() error {
-	if c.open.Add(-1) > 0 {
-		return nil
-	}
-	return c.locker.Close()
 }

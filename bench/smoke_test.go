@@ -60,7 +60,7 @@ func TestMeasureAgainstEtcd(t *testing.T) {
 		"floor_mean_ms", "floor_paced20ms_mean_ms", "handover_hold0_w8_vs_floor", "handover_hold20ms_w2_vs_floor", "handover_hold20ms_w8_vs_floor",
 		"handover_w2_background_p99_ms", "grant_unary_w16", "grant_unary_local8",
 		"parallel_10k_vs_raw", "acquire_10k_vs_mutex", "held_long_keepalives_per_ttl",
-		"history_10k_vs_fresh",
+		"history_10k_vs_fresh", "round_trip_p50_us", "do_overhead_us", "do_overhead_allocs", "held_err_ns",
 	} {
 		require.Positive(t, got[name], name)
 	}

@@ -106,4 +106,6 @@ func TestTurnsCountViolations(t *testing.T) {
 	}
 	require.NoError(t, turns.failed(t.Context(), errors.New("refused")))
 	require.Equal(t, violations{overlaps: 1, regressions: 1, errors: 1}, *wrong)
+	require.EqualError(t, wrong.failure(), "bench: on three members: 1 overlaps, 1 tokens that did not rise, 1 calls that failed")
+	require.NoError(t, violations{}.failure())
 }

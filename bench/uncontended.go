@@ -20,12 +20,13 @@ type lane struct {
 }
 
 // uncontended measures acquire plus release of a lock nobody else wants, for
-// fencelock, for the peer on one session, and for the bare requests. The cases
+// fencelock, for the peer on one session, for the bare requests, and a round trip
+// that commits nothing. The cases
 // take turns cycle by cycle, so that whatever else the machine does hits all
 // of them, and the ratios are those of one run.
 func uncontended(ctx context.Context, endpoint, name string, much amount, out *figures) error {
-	var lanes [3]*lane
-	for i, k := range []kind{newFencelock, newMutex, newRaw} {
+	var lanes [4]*lane
+	for i, k := range []kind{newFencelock, newMutex, newRaw, newRead} {
 		client, traffic, err := dial(endpoint)
 		if err != nil {
 			return err
@@ -78,6 +79,7 @@ func uncontended(ctx context.Context, endpoint, name string, much amount, out *f
 	out.add("uncontended_p50_us", p50(ours), "us")
 	out.add("mutex_uncontended_p50_us", p50(mutex), "us")
 	out.add("raw_uncontended_p50_us", p50(raw), "us")
+	out.add("round_trip_p50_us", p50(lanes[3]), "us")
 	out.add("mutex_uncontended_unary_requests", perCycle(mutex.unary), "requests")
 	return nil
 }
