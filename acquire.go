@@ -39,9 +39,11 @@ func (l *Locker) acquire(ctx context.Context, a acquiring) (*Lock, error) {
 		return nil, err
 	}
 	k, err := a.run()
+	var wait time.Duration
 	if a.queued {
+		wait = clock.Since(a.joined)
 		hook.Call(l.cfg.log, l.cfg.hooks.Waited, WaitedInfo{
-			Context: ctx, Name: a.name, Wait: clock.Since(a.joined), Granted: err == nil,
+			Context: ctx, Name: a.name, Wait: wait, Granted: err == nil,
 		})
 	}
 	if err != nil {
@@ -50,14 +52,16 @@ func (l *Locker) acquire(ctx context.Context, a acquiring) (*Lock, error) {
 			result = ResultWaitExpired
 		}
 		hook.Call(l.cfg.log, l.cfg.hooks.NotAcquired, NotAcquiredInfo{
-			Context: ctx, Name: a.name, Result: result, Took: time.Since(a.started), Err: err,
+			Context: ctx, Name: a.name, Result: result, Took: time.Since(a.started), Wait: wait, Err: err,
 		})
 		return nil, err
 	}
-	hook.Call(l.cfg.log, l.cfg.hooks.Acquired, AcquiredInfo{
+	info := AcquiredInfo{
 		Context: ctx, Name: a.name, Token: k.token, Started: a.started, Took: time.Since(a.started),
-		Waited: a.queued, Advisory: k.advisory, TTL: k.ttl,
-	})
+		Waited: a.queued, Wait: wait, Advisory: k.advisory, TTL: k.ttl,
+	}
+	k.ctx.addValues(info)
+	hook.Call(l.cfg.log, l.cfg.hooks.Acquired, info)
 	return k, nil
 }
 

@@ -3,6 +3,8 @@ package fencelock
 import (
 	"context"
 	"errors"
+
+	"github.com/fencelock/fencelock/internal/hook"
 )
 
 // heldKey finds the innermost hold a context comes from.
@@ -25,6 +27,32 @@ func holdOf(ctx context.Context) *Lock {
 type heldContext struct {
 	context.Context
 	k *Lock
+
+	// values is the context inside with what [Hooks] HoldContext added, nil for
+	// nothing. It is set before anybody else has the hold.
+	values context.Context
+}
+
+// addValues asks [Hooks] HoldContext for values. The context that comes back only
+// serves for looking them up; its end is that of the context inside, or a loss would
+// not be the cause of what is derived from it.
+func (c *heldContext) addValues(info AcquiredInfo) {
+	l := c.k.l
+	add := l.cfg.hooks.HoldContext
+	if add == nil {
+		return
+	}
+	hook.Call(l.cfg.log, func(info AcquiredInfo) {
+		values := add(c.Context, info)
+		switch {
+		case values == nil:
+		case values.Done() != c.Context.Done():
+			l.cfg.log.Warn("fencelock: the context that HoldContext returned is not used: it must be the one it was given, with values added",
+				"lock", info.Name)
+		default:
+			c.values = values
+		}
+	}, info)
 }
 
 func (c *heldContext) Err() error {
@@ -43,6 +71,9 @@ func (c *heldContext) Done() <-chan struct{} {
 func (c *heldContext) Value(key any) any {
 	if key == (heldKey{}) {
 		return c.k
+	}
+	if c.values != nil {
+		return c.values.Value(key)
 	}
 	return c.Context.Value(key)
 }

@@ -12,11 +12,25 @@ import (
 // [runtime.Goexit], as testing's FailNow calls it: each runs in a goroutine of its
 // own, which is waited for. No lock is held while they run.
 //
+// They are called from several goroutines, and what happened at almost the same
+// time can be told in either order: a holder that returns while its loss is being
+// announced calls ReturnedAfterLoss before Lost, and a lock that is lost as soon as
+// it is granted calls Lost before HoldContext and Acquired.
+//
 // A Locker takes them with [WithHooks]; a fence has hooks of its own, since a
 // parsed token knows no Locker, and calls TokenRejected only.
 type Hooks struct {
+	// Waiting is called when an acquiring call begins to wait behind another in
+	// the queue: once a call, also if it has to queue again. Waited follows.
+	Waiting func(WaitingInfo)
 	// Waited is called when a wait in the queue ended, with or without a grant.
 	Waited func(WaitedInfo)
+	// HoldContext is called when a lock was granted, before Acquired, and returns
+	// the context whose values the hold's context has: ctx, which has the acquiring
+	// call's, with values added. It is how a tracer puts the callback's spans
+	// inside of its own. A context with a cancellation or a deadline of its own, or
+	// one that does not come from ctx, is logged and not used, and nil is not used.
+	HoldContext func(ctx context.Context, info AcquiredInfo) context.Context
 	// Acquired is called when a lock was granted, before the callback runs.
 	Acquired func(AcquiredInfo)
 	// NotAcquired is called when an acquiring call failed after its arguments
@@ -42,6 +56,12 @@ type Hooks struct {
 	TokenRejected func(TokenRejectedInfo)
 }
 
+// WaitingInfo is what [Hooks] Waiting gets.
+type WaitingInfo struct {
+	Context context.Context // the acquiring call's
+	Name    string
+}
+
 // WaitedInfo is what [Hooks] Waited gets.
 type WaitedInfo struct {
 	Context context.Context // the acquiring call's
@@ -50,7 +70,7 @@ type WaitedInfo struct {
 	Granted bool
 }
 
-// AcquiredInfo is what [Hooks] Acquired gets.
+// AcquiredInfo is what [Hooks] HoldContext and Acquired get.
 type AcquiredInfo struct {
 	Context  context.Context // the acquiring call's
 	Name     string
@@ -58,6 +78,7 @@ type AcquiredInfo struct {
 	Started  time.Time     // when the acquiring call began
 	Took     time.Duration // from then to the grant
 	Waited   bool          // whether it had to queue behind another
+	Wait     time.Duration // the part of Took that it queued, 0 if it did not
 	Advisory bool          // from DoAdvisory
 	TTL      time.Duration // the lease's TTL as granted
 }
@@ -91,7 +112,8 @@ type NotAcquiredInfo struct {
 	Context context.Context // the acquiring call's
 	Name    string
 	Result  Result
-	Took    time.Duration
+	Took    time.Duration // from the call's beginning to its failure
+	Wait    time.Duration // the part of Took that it queued, 0 if it did not
 	Err     error
 }
 

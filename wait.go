@@ -6,6 +6,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/fencelock/fencelock/internal/clock"
+	"github.com/fencelock/fencelock/internal/hook"
 )
 
 // wait waits until the entry heads the queue. ahead is who was ahead of it when
@@ -15,6 +16,7 @@ func (a *acquiring) wait(e *entry, ahead []*mvccpb.KeyValue) (*Lock, error) {
 	l := a.l
 	if !a.queued {
 		a.queued, a.joined = true, clock.Now()
+		hook.Call(l.cfg.log, l.cfg.hooks.Waiting, WaitingInfo{Context: a.ctx, Name: a.name})
 	}
 	var expired <-chan time.Time
 	if a.cfg.maxWaitSet {

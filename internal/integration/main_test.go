@@ -14,6 +14,7 @@ var roles = harness.Roles{
 	"mortal":  mortalRole,
 
 	resource.RoleName:      resource.Role,
+	heartRoleName:          heartRole,
 	stoppingHolderRoleName: stoppingHolderRole,
 	tlsEtcdRoleName:        tlsEtcdRole,
 }
