@@ -37,7 +37,8 @@ var (
 		"pass the context and the token down instead of acquiring again")
 
 	// ErrClosed is returned by every method of a Locker after
-	// [Locker.Shutdown] or [Locker.Close] was called. Nothing is sent to etcd.
+	// [Locker.Shutdown] or [Locker.Close] was called; by a [Locker.List] that is under
+	// way at its next step. Nothing is sent to etcd.
 	ErrClosed = errors.New("fencelock: locker is closed")
 
 	// ErrReleased is returned by [Lock.Err] after the lock was released, and
@@ -47,22 +48,29 @@ var (
 	// ErrLost is what a [LostError] is: the lock was lost while it was held.
 	ErrLost = errors.New("fencelock: lock was lost while it was held")
 
+	// ErrNotHeld is wrapped by the error [Locker.Evict] returns for a lock that
+	// nobody holds. Nothing was changed.
+	ErrNotHeld = errors.New("fencelock: lock is held by nobody")
+
 	// ErrUnconfirmed is returned by [Locker.Do] and [Lock.Release] when the
 	// release got no clear answer from etcd. The callback did run. The key goes
 	// on being deleted in the background, and goes with its lease at the latest;
 	// whether the record named this holder up to the end is not known.
-	ErrUnconfirmed = errors.New("fencelock: release was not confirmed by etcd")
+	// [Locker.Evict] returns it when it is not known whether the holder was evicted,
+	// and [Locker.Close] when something may be left in etcd.
+	ErrUnconfirmed = errors.New("fencelock: the end of a hold was not confirmed by etcd")
 
 	// ErrStale is what a [StaleError] is: a fence refused a superseded token.
 	ErrStale = errors.New("fencelock: stale fencing token")
 
 	// ErrNoToken is returned by every fence, and by the Token methods that
-	// produce something to send, for a zero or missing token. No effect was
-	// applied.
+	// produce something to send, for a zero or missing token, and by
+	// [Locker.Evict]. No effect was applied.
 	ErrNoToken = errors.New("fencelock: no fencing token; pass the token the callback was given")
 
 	// ErrScope is returned by a fence for a token of another lock than the one
-	// the fence is bound to. No effect was applied.
+	// the fence is bound to, and by [Locker.Evict] for one of another lock than the
+	// one named. No effect was applied.
 	ErrScope = errors.New("fencelock: fencing token of another lock")
 
 	// ErrTokenRegression is returned by [Locker.Do] when a fence refused the
@@ -137,7 +145,8 @@ func (e *AcquireError) Error() string {
 func (e *AcquireError) Unwrap() []error { return []error{ErrNotAcquired, e.Err} }
 
 // HeldError is returned by [Locker.TryAcquire], and by the other acquiring
-// calls when [MaxWait] ran out, if somebody else has the lock. It is [ErrHeld]
+// calls when [MaxWait] ran out, if somebody else has the lock; and by
+// [Locker.Evict], if somebody else has it than the one to be evicted. It is [ErrHeld]
 // and [ErrNotAcquired]. Nothing of the attempt is left in etcd.
 type HeldError struct {
 	Name   string // the lock's name

@@ -20,7 +20,7 @@ import (
 // sentinels are all that errors.Is can be asked for.
 var sentinels = []error{
 	ErrInvalidOption, ErrInvalidName, ErrInvalidToken, ErrNotAcquired, ErrHeld, ErrReentrant, ErrClosed, ErrReleased,
-	ErrLost, ErrUnconfirmed, ErrStale, ErrNoToken, ErrScope, ErrTokenRegression, ErrTokenUnused, ErrForeignKey,
+	ErrLost, ErrUnconfirmed, ErrStale, ErrNoToken, ErrScope, ErrTokenRegression, ErrTokenUnused, ErrForeignKey, ErrNotHeld,
 }
 
 // requireIs asks that err is each of want, and no other sentinel.
@@ -329,6 +329,9 @@ func TestErrClosed(t *testing.T) {
 				}
 				_, err := locker.Inspect(t.Context(), "n")
 				requireIs(t, err, ErrClosed)
+				_, err = listed(t.Context(), locker)
+				requireIs(t, err, ErrClosed)
+				requireIs(t, locker.Evict(t.Context(), "n", token("n", 7, "h")), ErrClosed)
 				requireIs(t, locker.Shutdown(t.Context()), ErrClosed)
 				require.NoError(t, locker.Close(), "its first result again")
 				assert.Len(t, l.requests(), sent)

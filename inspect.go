@@ -21,20 +21,11 @@ const inspectParallel = 8
 // The error is [ErrInvalidName], [ErrInvalidOption], [ErrClosed], or wraps what
 // etcd said or the context's error.
 func (l *Locker) Inspect(ctx context.Context, name string) (Queue, error) {
-	if ctx == nil {
-		return Queue{}, fmt.Errorf("%w: the context is nil", ErrInvalidOption)
-	}
 	if err := checkName(name); err != nil {
 		return Queue{}, err
 	}
-	if l.isClosed() {
-		return Queue{}, ErrClosed
-	}
-	if ctx.Err() != nil {
-		return Queue{}, fmt.Errorf("fencelock: inspecting lock %q: %w", name, ctx.Err())
-	}
-	if l.clientClosed() {
-		return Queue{}, fmt.Errorf("fencelock: inspecting lock %q: %w", name, errClientClosed)
+	if err := l.canRead(ctx, fmt.Sprintf("inspecting lock %q", name)); err != nil {
+		return Queue{}, err
 	}
 	queue := queuePrefix(l.cfg.prefix, name)
 	resp, err := l.client.Get(ctx, queue, clientv3.WithPrefix(),
@@ -54,6 +45,22 @@ func (l *Locker) Inspect(ctx context.Context, name string) (Queue, error) {
 		q.Waiters = append(q.Waiters, c)
 	}
 	return q, nil
+}
+
+// canRead returns the error of a call that cannot send anything; doing says in it
+// what the call is for.
+func (l *Locker) canRead(ctx context.Context, doing string) error {
+	switch {
+	case ctx == nil:
+		return fmt.Errorf("%w: the context is nil", ErrInvalidOption)
+	case l.isClosed():
+		return ErrClosed
+	case ctx.Err() != nil:
+		return fmt.Errorf("fencelock: %s: %w", doing, ctx.Err())
+	case l.clientClosed():
+		return fmt.Errorf("fencelock: %s: %w", doing, errClientClosed)
+	}
+	return nil
 }
 
 // remaining asks for the time left of every lease in the queue. What is not

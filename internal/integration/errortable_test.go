@@ -22,7 +22,7 @@ var everyError = []error{
 	fencelock.ErrNotAcquired, fencelock.ErrHeld, fencelock.ErrReentrant, fencelock.ErrClosed,
 	fencelock.ErrReleased, fencelock.ErrLost, fencelock.ErrUnconfirmed,
 	fencelock.ErrStale, fencelock.ErrNoToken, fencelock.ErrScope,
-	fencelock.ErrTokenRegression, fencelock.ErrTokenUnused, fencelock.ErrForeignKey,
+	fencelock.ErrTokenRegression, fencelock.ErrTokenUnused, fencelock.ErrForeignKey, fencelock.ErrNotHeld,
 	context.Canceled, context.DeadlineExceeded,
 }
 
@@ -257,6 +257,38 @@ func TestErrors(t *testing.T) {
 				return c.l.DoAdvisory(c.ctx, c.name, c.advisoryFn, fencelock.MaxWait(50*time.Millisecond))
 			},
 			is: []error{fencelock.ErrNotAcquired, fencelock.ErrHeld}, more: holder,
+		}, {
+			name: "eviction of one who does not hold it",
+			call: func(c *errorCase) error {
+				c.taken()
+				gone, err := fencelock.ParseToken(c.name, "1.gone")
+				require.NoError(c.t, err)
+				return c.l.Evict(c.ctx, c.name, gone)
+			},
+			is: []error{fencelock.ErrNotAcquired, fencelock.ErrHeld}, more: holder,
+		}, {
+			name: "eviction where nobody holds it",
+			call: func(c *errorCase) error {
+				gone, err := fencelock.ParseToken(c.name, "1.gone")
+				require.NoError(c.t, err)
+				return c.l.Evict(c.ctx, c.name, gone)
+			},
+			is: []error{fencelock.ErrNotHeld},
+		}, {
+			name: "eviction of no token",
+			call: func(c *errorCase) error { return c.l.Evict(c.ctx, c.name, fencelock.Token{}) },
+			is:   []error{fencelock.ErrNoToken},
+		}, {
+			name: "eviction without an answer",
+			call: func(c *errorCase) error {
+				k := c.acquire(c.other, c.name)
+				c.client.kv.SetHook(firstRelease(harness.LoseReply(errors.New("connection reset"))))
+				err := c.l.Evict(c.ctx, c.name, k.Token())
+				require.ErrorIs(c.t, c.l.Evict(c.ctx, c.name, k.Token()), fencelock.ErrNotHeld, "it may be repeated")
+				require.ErrorIs(c.t, k.Release(c.ctx), fencelock.ErrLost)
+				return err
+			},
+			is: []error{fencelock.ErrUnconfirmed},
 		}, {
 			name: "acquired again inside",
 			call: func(c *errorCase) error {
