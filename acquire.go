@@ -318,58 +318,68 @@ type answer struct {
 // the entry is taken care of then.
 func (a *acquiring) join(e *entry) (ans answer, ok bool) {
 	l := a.l
-	const (
-		awaited = iota
-		answered
-		abandoned
-	)
-	var state atomic.Int32
-	done := make(chan answer, 1)
-	over := make(chan struct{})
-	if !l.hand(func() {
-		defer close(over)
-		ctx, cancel := context.WithTimeout(detached{l.ctx, a.ctx}, min(e.lease.asked, acquireBound))
-		defer cancel()
-		var ans answer
-		resp, err := e.join(ctx, a.alone())
-		switch {
-		case err != nil:
-			ans.err = err
-			if ctx.Err() != nil {
-				ans.err = fmt.Errorf("%w to joining the queue: %w", errNoAnswer, err)
-			}
-		case resp.Succeeded:
-			ans.put = true
-			near := resp.Responses[1].GetResponseRange().Kvs
-			l.mu.Lock()
-			e.rev = near[0].CreateRevision
-			l.mu.Unlock()
-			ans.ahead = near[1:]
-		default:
-			if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-				ans.head = kvs[0]
-			}
-		}
-		if state.CompareAndSwap(awaited, answered) {
-			done <- ans
-			return
-		}
-		e.undo(ans)
-	}) {
+	j := &joining{a: a, e: e, over: make(chan struct{})}
+	if !l.hand(j.run) {
 		return answer{}, false // closed meanwhile, and nothing was sent
 	}
 	select {
-	case ans = <-done:
-		return ans, true
+	case <-j.over:
+		return j.ans, true
 	case <-a.ctx.Done():
 	case <-l.closing:
 	case <-l.clientDone:
 	}
-	if state.CompareAndSwap(awaited, abandoned) {
-		l.spawn(func() { e.undoUnanswered(over) })
+	if j.state.CompareAndSwap(joinAwaited, joinAbandoned) {
+		l.spawn(func() { e.undoUnanswered(j.over) })
 		return answer{}, false
 	}
-	return <-done, true
+	<-j.over
+	return j.ans, true
+}
+
+// joining is the Txn that joins a queue, on a goroutine of its own.
+type joining struct {
+	a     *acquiring
+	e     *entry
+	state atomic.Int32
+	over  chan struct{} // closed when ans is there, or what came of it is undone
+	ans   answer
+}
+
+// The states of a joining.
+const (
+	joinAwaited = iota
+	joinAnswered
+	joinAbandoned
+)
+
+func (j *joining) run() {
+	defer close(j.over)
+	e, l := j.e, j.a.l
+	ctx, cancel := context.WithTimeout(detached{l.ctx, j.a.ctx}, min(e.lease.asked, acquireBound))
+	defer cancel()
+	resp, err := e.join(ctx, j.a.alone())
+	switch {
+	case err != nil:
+		j.ans.err = err
+		if ctx.Err() != nil {
+			j.ans.err = fmt.Errorf("%w to joining the queue: %w", errNoAnswer, err)
+		}
+	case resp.Succeeded:
+		j.ans.put = true
+		near := resp.Responses[1].GetResponseRange().Kvs
+		l.mu.Lock()
+		e.rev = near[0].CreateRevision
+		l.mu.Unlock()
+		j.ans.ahead = near[1:]
+	default:
+		if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+			j.ans.head = kvs[0]
+		}
+	}
+	if !j.state.CompareAndSwap(joinAwaited, joinAnswered) {
+		e.undo(j.ans)
+	}
 }
 
 // unansweredAfter is how soon a request that nobody waits for any more should be
@@ -395,8 +405,8 @@ func (e *entry) undoUnanswered(over <-chan struct{}) {
 	defer cancel()
 	// Not by ours: the request may be answered, and the creation revision
 	// written, right now.
-	own := clientv3.Compare(clientv3.Value(e.key), "=", e.value)
-	resp, err := l.client.Txn(ctx).If(own).Then(clientv3.OpDelete(e.key)).Commit()
+	own := clientv3.Compare(clientv3.Value(e.key), "=", string(e.value))
+	resp, err := l.client.Txn(ctx).If(own).Then(e.deletion()).Commit()
 	if err == nil && resp.Succeeded {
 		e.free()
 	}
@@ -581,7 +591,7 @@ func (a *acquiring) newLock(e *entry) *Lock {
 		base = context.WithoutCancel(a.ctx)
 	}
 	inner, cancel := context.WithCancelCause(base)
-	k.ctx, k.cancel = &heldContext{Context: inner, k: k}, cancel
+	k.ctx, k.cancel = heldContext{Context: inner, k: k}, cancel
 	return k
 }
 
@@ -592,7 +602,7 @@ func (a *acquiring) hold(k *Lock) {
 	le.holds[k] = struct{}{}
 	l.holds++
 	le.startWatchdog()
-	k.ownWatch = l.after(ownWatchAfter, k.watchOwnKey)
+	k.ownWatch = time.AfterFunc(ownWatchAfter, k.startOwnWatch)
 	if k.cfg.maxHold > 0 {
 		k.maxHold = l.after(k.cfg.maxHold, func() { k.lose(LostMaxHold, nil) })
 	}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock/internal/clock"
@@ -18,9 +19,10 @@ type entry struct {
 	name   string
 	queue  string // prefix of the queue's keys
 	key    string
+	rawKey []byte // the same, as requests take it; nobody writes to it
 	slot   int
 	holder string
-	value  string
+	value  []byte
 
 	// rev is the key's creation revision, 0 while etcd has not told it. It and
 	// value are written, with l.mu held, by the one goroutine that has the entry,
@@ -48,13 +50,20 @@ func (le *lease) newEntry(name string) *entry {
 		name:   name,
 		queue:  queuePrefix(l.cfg.prefix, name),
 		slot:   s.take(),
-		holder: strconv.FormatInt(int64(le.id), 16) + "-" + l.random + "-" + strconv.FormatUint(l.counter, 10),
+		holder: holderID(le.id, l.random, l.counter),
 	}
-	e.key = slotKey(e.queue, le.id, e.slot)
+	e.rawKey = slotKey(e.queue, le.id, e.slot)
+	e.key = string(e.rawKey)
 	le.used++
 	le.entries[e] = struct{}{}
 	le.startKeeper()
 	return e
+}
+
+func holderID(lease clientv3.LeaseID, random string, n uint64) string {
+	id := strconv.AppendInt(make([]byte, 0, 64), int64(lease), 16)
+	id = append(append(append(id, '-'), random...), '-')
+	return string(strconv.AppendUint(id, n, 10))
 }
 
 // write builds the key's value, once per acquisition, outside any lock.
@@ -97,19 +106,39 @@ const viewDepth = 16
 // sleeps on. When that is gone, this many turns are left to follow the queue in time.
 const sleepDepth = 4
 
-// What is read of a queue with a Txn, but for the queue's name: the options of an
-// operation are a closure each, and these are the same for every acquisition.
+// Operations but for their keys. The options of an operation are a closure each, and
+// these are the same for every acquisition.
 var (
+	deleteKey   = clientv3.OpDelete("")
 	readHead    = clientv3.OpGet("", clientv3.WithFirstCreate()...)
 	readNearest = clientv3.OpGet("", clientv3.WithPrefix(),
 		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(viewDepth+2))
 )
 
-// ofQueue makes a read one of the queue.
-func ofQueue(queue string, read clientv3.Op) clientv3.Op {
-	read.WithKeyBytes([]byte(queue))
-	read.WithRangeBytes([]byte(clientv3.GetPrefixRangeEnd(queue)))
+// ofQueue makes a read one of the entry's queue, which ends where end begins.
+func (e *entry) ofQueue(read clientv3.Op, end []byte) clientv3.Op {
+	read.WithKeyBytes(e.rawKey[:len(e.queue):len(e.queue)])
+	read.WithRangeBytes(end)
 	return read
+}
+
+func (e *entry) queueEnd() []byte { return []byte(clientv3.GetPrefixRangeEnd(e.queue)) }
+
+func (e *entry) deletion() clientv3.Op {
+	op := deleteKey
+	op.WithKeyBytes(e.rawKey)
+	return op
+}
+
+// createdAt is the compare that is true while the key has this creation revision, 0
+// for none. [clientv3.Compare] makes the same and copies it by reflection; the Txn
+// that takes it does so once more.
+func createdAt(key []byte, rev int64) clientv3.Cmp {
+	var c clientv3.Cmp
+	p := c.GetCompare()
+	p.Key, p.Target = key, etcdserverpb.Compare_CREATE
+	p.TargetUnion = &etcdserverpb.Compare_CreateRevision{CreateRevision: rev}
+	return c
 }
 
 // join puts the key into the queue, if the slot is free, and reads the keys ahead
@@ -119,9 +148,11 @@ func ofQueue(queue string, read clientv3.Op) clientv3.Op {
 // only if the queue is empty.
 func (e *entry) join(ctx context.Context, alone bool) (*clientv3.TxnResponse, error) {
 	client := e.lease.l.client
-	put := clientv3.OpPut(e.key, e.value, clientv3.WithLease(e.lease.id))
-	near, head := ofQueue(e.queue, readNearest), ofQueue(e.queue, readHead)
-	free := clientv3.Compare(clientv3.CreateRevision(e.key), "=", 0)
+	put, end := e.lease.put, e.queueEnd()
+	put.WithKeyBytes(e.rawKey)
+	put.WithValueBytes(e.value)
+	near, head := e.ofQueue(readNearest, end), e.ofQueue(readHead, end)
+	free := createdAt(e.rawKey, 0)
 	if alone {
 		// Over a range the compare holds for every key in it, so it is true only
 		// where there is none.
@@ -138,15 +169,15 @@ func (e *entry) ours() clientv3.Cmp {
 	rev, value := e.rev, e.value
 	l.mu.Unlock()
 	if rev != 0 {
-		return clientv3.Compare(clientv3.CreateRevision(e.key), "=", rev)
+		return createdAt(e.rawKey, rev)
 	}
-	return clientv3.Compare(clientv3.Value(e.key), "=", value)
+	return clientv3.Compare(clientv3.Value(e.key), "=", string(value))
 }
 
 // delete deletes the key if it is still this acquisition's, and reports
 // whether it was. There is no Put in it, so it works under a NOSPACE alarm.
 func (e *entry) delete(ctx context.Context) (found bool, err error) {
-	resp, err := e.lease.l.client.Txn(ctx).If(e.ours()).Then(clientv3.OpDelete(e.key)).Commit()
+	resp, err := e.lease.l.client.Txn(ctx).If(e.ours()).Then(e.deletion()).Commit()
 	if err != nil {
 		return false, err
 	}
@@ -155,8 +186,8 @@ func (e *entry) delete(ctx context.Context) (found bool, err error) {
 
 // leave is delete, and reads who headed the queue before.
 func (e *entry) leave(ctx context.Context) (*clientv3.TxnResponse, error) {
-	head := ofQueue(e.queue, readHead)
-	return e.lease.l.client.Txn(ctx).If(e.ours()).Then(head, clientv3.OpDelete(e.key)).Else(head).Commit()
+	head := e.ofQueue(readHead, e.queueEnd())
+	return e.lease.l.client.Txn(ctx).If(e.ours()).Then(head, e.deletion()).Else(head).Commit()
 }
 
 // discard gives the entry to the lease's keeper: the key is deleted in the

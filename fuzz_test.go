@@ -63,7 +63,7 @@ func FuzzNameEscaping(f *testing.F) {
 		}
 		require.False(t, strings.HasPrefix(qa, qb), "%q is in the queue of %q", a, b)
 		end := clientv3.GetPrefixRangeEnd(qb)
-		key := slotKey(qa, 1<<60, 0)
+		key := string(slotKey(qa, 1<<60, 0))
 		require.False(t, key >= qb && key < end, "a key of %q is in the range of %q", a, b)
 	})
 }
@@ -120,7 +120,7 @@ func FuzzClaim(f *testing.F) {
 		label, host = strings.ToValidUTF8(label, "?"), strings.ToValidUTF8(host, "?")
 		since := time.Unix(1_800_000_000, 123_456_789).UTC()
 		own := newAbout(label, host, pid).record("1a-1", since)
-		c = claimOf("n", queue, &mvccpb.KeyValue{Key: []byte(queue + keyEnd), Value: []byte(own), CreateRevision: 8})
+		c = claimOf("n", queue, &mvccpb.KeyValue{Key: []byte(queue + keyEnd), Value: own, CreateRevision: 8})
 		require.Equal(t, Claim{Token: Token{name: "n", rev: 8, holder: "1a-1"}, Label: label, Host: host, PID: pid, Since: since}, c)
 	})
 }

@@ -50,6 +50,7 @@ type lease struct {
 	asked   time.Duration
 	adopted bool // a session's: never revoked, never replaced
 	margin  time.Duration
+	put     clientv3.Op // with the lease, of no key
 
 	// Read without a lock: a holder asks on every Err of its context.
 	confirmed atomic.Pointer[confirmation]
@@ -86,6 +87,7 @@ func (c *confirmation) age() time.Duration { return clock.Since(c.sent) }
 func newLease(l *Locker, id clientv3.LeaseID, sent clock.Instant, asked, granted time.Duration, adopted bool) *lease {
 	le := &lease{
 		l: l, id: id, asked: asked, adopted: adopted, swept: sent,
+		put:     clientv3.OpPut("", "", clientv3.WithLease(id)),
 		dead:    make(chan struct{}),
 		kick:    make(chan struct{}, 1),
 		slots:   map[string]*slots{},
@@ -420,7 +422,7 @@ func (le *lease) check(ctx context.Context, held []*Lock) error {
 	cmps := make([]clientv3.Cmp, len(held))
 	gets := make([]clientv3.Op, len(held))
 	for i, k := range held {
-		cmps[i] = clientv3.Compare(clientv3.CreateRevision(k.entry.key), "=", k.entry.rev)
+		cmps[i] = createdAt(k.entry.rawKey, k.entry.rev)
 		gets[i] = clientv3.OpGet(k.entry.key, clientv3.WithKeysOnly())
 	}
 	// The reads are only made if a compare fails. They also make etcd serve the

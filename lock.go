@@ -153,7 +153,7 @@ type Lock struct {
 	cfg      lockConfig
 	advisory bool
 	caller   context.Context // the acquiring call's, for hooks
-	ctx      *heldContext
+	ctx      heldContext
 	cancel   context.CancelCauseFunc
 	outer    *Lock // the hold it was acquired in
 	granted  clock.Instant
@@ -191,7 +191,7 @@ func (k *Lock) Token() Token { return k.token }
 // Its Err and Done, and those of contexts that only add values to it, read the
 // clock at the call: after a pause of the process they report the loss at once.
 // Contexts derived with a cancel or a deadline report it when a timer has run.
-func (k *Lock) Context() context.Context { return k.ctx }
+func (k *Lock) Context() context.Context { return &k.ctx }
 
 // Err returns nil while the lock is held, a [*LostError] once it is lost, and
 // [ErrReleased] after Release was called on a lock that was not. It reads the
@@ -281,6 +281,8 @@ func (k *Lock) lose(reason Reason, err error) {
 		k.entry.lease.renewSoon()
 	}
 }
+
+func (k *Lock) startOwnWatch() { k.l.spawn(k.watchOwnKey) }
 
 // watchOwnKey watches the key of a lock that is held for longer, so that an
 // operator's deletion is felt soon. Where the Locker has the queue's view open
@@ -606,7 +608,7 @@ func (l *Locker) do(ctx context.Context, c acquiring) (outcome, error) {
 			_ = k.releaseDetached() // whatever became of it is logged
 		}
 	}()
-	err = c.fn(k.ctx, k.token)
+	err = c.fn(&k.ctx, k.token)
 	returned = true
 	return k.conclude(err)
 }
@@ -621,7 +623,10 @@ func (k *Lock) conclude(fnErr error) (outcome, error) {
 	err := k.releaseDetached()
 	o := outcome{lock: k}
 	switch {
-	case errors.As(err, &o.loss), err != nil:
+	case err != nil:
+		var loss *LostError
+		errors.As(err, &loss)
+		o.loss = loss
 		// The release's error comes first: a callback likes to return the cause
 		// of its context, which is the loss as it was before the callback
 		// returned, and errors.As must not find that one.

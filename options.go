@@ -88,15 +88,19 @@ func badMargin(margin, ttl time.Duration) error {
 
 // with returns the Locker's defaults with one call's options applied.
 func (c lockConfig) with(opts []LockOption) (lockConfig, error) {
+	if len(opts) == 0 {
+		return c, nil
+	}
+	changed := c // which is on the heap, for the options
 	for _, o := range opts {
 		if o == nil {
 			return lockConfig{}, fmt.Errorf("%w: a nil option", ErrInvalidOption)
 		}
-		if err := o.applyLock(&c); err != nil {
+		if err := o.applyLock(&changed); err != nil {
 			return lockConfig{}, err
 		}
 	}
-	return c, nil
+	return changed, nil
 }
 
 type lockerOption func(*config) error

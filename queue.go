@@ -34,8 +34,10 @@ func queuePrefix(prefix, name string) string {
 	return prefix + url.PathEscape(name) + "/"
 }
 
-func slotKey(queue string, lease clientv3.LeaseID, slot int) string {
-	return queue + strconv.FormatInt(int64(lease), 16) + "-" + strconv.Itoa(slot)
+func slotKey(queue string, lease clientv3.LeaseID, slot int) []byte {
+	key := make([]byte, 0, len(queue)+len("0123456789abcdef-")+3)
+	key = strconv.AppendInt(append(key, queue...), int64(lease), 16)
+	return strconv.AppendInt(append(key, '-'), int64(slot), 10)
 }
 
 // record is the value of a key: what others are shown of its holder. The
@@ -67,8 +69,11 @@ func newAbout(label, host string, pid int) about {
 }
 
 // record returns the value of a key. A holder id needs no escaping.
-func (a about) record(holder string, since time.Time) string {
-	return `{"holder":"` + holder + string(a) + since.UTC().Format(time.RFC3339Nano) + `"}`
+func (a about) record(holder string, since time.Time) []byte {
+	const before, after = `{"holder":"`, `"}`
+	b := make([]byte, 0, len(before)+len(holder)+len(a)+len(time.RFC3339Nano)+len(after))
+	b = append(append(append(b, before...), holder...), a...)
+	return append(since.UTC().AppendFormat(b, time.RFC3339Nano), after...)
 }
 
 func hostName() string {

@@ -27,9 +27,9 @@ func TestOrphanIsSwept(t *testing.T) {
 		locker := newLocker(t, l, WithTTL(ttl))
 		kept := mustAcquire(t, locker, "kept")
 		le := kept.entry.lease
-		e.put(t, slotKey(queuePrefix(defaultPrefix, "n"), le.id, 0), le)
-		e.put(t, slotKey(queuePrefix(defaultPrefix, "n"), le.id, 7), le)
-		e.put(t, slotKey(queuePrefix(defaultPrefix, "kept"), le.id, 1), le)
+		e.put(t, string(slotKey(queuePrefix(defaultPrefix, "n"), le.id, 0)), le)
+		e.put(t, string(slotKey(queuePrefix(defaultPrefix, "n"), le.id, 7)), le)
+		e.put(t, string(slotKey(queuePrefix(defaultPrefix, "kept"), le.id, 1)), le)
 		start := time.Now()
 		lock := acquireLater(t.Context(), newLocker(t, e.dial(t)), "n").granted(t)
 		assert.LessOrEqual(t, time.Since(start), ttl+ttl/3)
@@ -53,7 +53,7 @@ func TestOrphanOfTheSameLocker(t *testing.T) {
 			locker := newLocker(t, l)
 			lock := mustAcquire(t, locker, "n")
 			require.NoError(t, lock.Release(t.Context()))
-			e.put(t, slotKey(lock.entry.queue, lock.entry.lease.id, slot), lock.entry.lease)
+			e.put(t, string(slotKey(lock.entry.queue, lock.entry.lease.id, slot)), lock.entry.lease)
 			start := time.Now()
 			again := acquireLater(t.Context(), locker, "n").granted(t)
 			assert.LessOrEqual(t, time.Since(start), bound)
@@ -87,7 +87,7 @@ func TestSweepLeavesTheLivingAlone(t *testing.T) {
 				locker := newLocker(t, l, WithTTL(15*time.Second))
 				kept := mustAcquire(t, locker, "kept")
 				le := kept.entry.lease
-				key := slotKey(queuePrefix(defaultPrefix, "n"), le.id, 0)
+				key := string(slotKey(queuePrefix(defaultPrefix, "n"), le.id, 0))
 				e.put(t, key, le)
 				l.intercept(under.way.first(1, under.f))
 				for len(under.way.of(l)) == 0 {

@@ -11,9 +11,13 @@ import (
 // contained is logged to log, or to the default logger for nil. Goexit cannot be
 // recovered from, so a hook gets a goroutine to end.
 func Call[I any](log *slog.Logger, hook func(I), info I) {
-	if hook == nil {
-		return
+	if hook != nil {
+		call(log, hook, info)
 	}
+}
+
+// call is apart so that an info is only on the heap where there is a hook.
+func call[I any](log *slog.Logger, hook func(I), info I) {
 	if log == nil {
 		log = slog.Default()
 	}
