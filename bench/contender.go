@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/fencelock/fencelock"
@@ -118,6 +119,50 @@ func (c *rawContender) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	_, err := c.client.Revoke(ctx, c.lease)
+	return err
+}
+
+// likeContender sends the requests a Locker sends for a cycle that nobody contends
+// for, and does nothing else: no deadline, no watchdog, nobody who can leave.
+type likeContender struct {
+	client *clientv3.Client
+	lease  clientv3.LeaseID
+	queue  string
+	rev    int64
+}
+
+func (c *likeContender) key() string { return fmt.Sprintf("%s%x-0", c.queue, c.lease) }
+
+// likeValue is as long as what a Locker writes there about the holder.
+var likeValue = strings.Repeat("x", 180)
+
+func (c *likeContender) acquire(ctx context.Context) (int64, error) {
+	key := c.key()
+	answer, err := c.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(clientv3.OpPut(key, likeValue, clientv3.WithLease(c.lease)), clientv3.OpGet(c.queue, clientv3.WithPrefix(),
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(18))).
+		Else(clientv3.OpGet(c.queue, clientv3.WithFirstCreate()...)).
+		Commit()
+	if err != nil {
+		return 0, err
+	}
+	if !answer.Succeeded {
+		return 0, fmt.Errorf("bench: key %q is taken; this case is for one contender", key)
+	}
+	c.rev = answer.Header.Revision
+	return c.rev, nil
+}
+
+func (c *likeContender) release(ctx context.Context) error {
+	key := c.key()
+	answer, err := c.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(key), "=", c.rev)).
+		Then(clientv3.OpDelete(key)).
+		Commit()
+	if err == nil && !answer.Succeeded {
+		err = fmt.Errorf("bench: key %q is not what was put", key)
+	}
 	return err
 }
 

@@ -53,7 +53,7 @@ func handover(ctx context.Context, endpoint, name string, k kind, c contest) (co
 
 	// The first grants obtain leases and open watches; they are not measured.
 	turns := &turns{
-		skip: 2 * c.waiters, want: c.much.count, until: time.Now().Add(c.much.within),
+		skip: 2 * c.waiters, want: c.much.count, within: c.much.within, last: time.Now(),
 		patience: 4*c.waiters + 16, asked: make([]int, c.waiters), wrong: c.wrong,
 	}
 	turns.measuring = func(sign int64) {
@@ -65,14 +65,19 @@ func handover(ctx context.Context, endpoint, name string, k kind, c contest) (co
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg, others sync.WaitGroup
-	quiet := make(chan struct{})
+	over := make(chan struct{})
 	if c.puts > 0 {
 		others.Go(func() {
-			if err := disturb(ctx, endpoint, name, c.puts, quiet); err != nil {
+			if err := disturb(ctx, endpoint, name, c.puts, over); err != nil {
 				cancel(err)
 			}
 		})
 	}
+	others.Go(func() {
+		if err := turns.stalled(stallAfter+c.hold, over); err != nil {
+			cancel(err)
+		}
+	})
 	for i, each := range contenders {
 		wg.Go(func() {
 			if err := contend(ctx, each, i, c.hold, turns); err != nil {
@@ -81,7 +86,7 @@ func handover(ctx context.Context, endpoint, name string, k kind, c contest) (co
 		})
 	}
 	wg.Wait()
-	close(quiet)
+	close(over)
 	others.Wait()
 	if err := context.Cause(ctx); err != nil {
 		return contested{}, err
@@ -102,8 +107,8 @@ func handover(ctx context.Context, endpoint, name string, k kind, c contest) (co
 }
 
 // disturb puts keys that have nothing to do with the lock, at a steady pace, until
-// quiet is closed.
-func disturb(ctx context.Context, endpoint, name string, perSecond int, quiet <-chan struct{}) error {
+// over is closed.
+func disturb(ctx context.Context, endpoint, name string, perSecond int, over <-chan struct{}) error {
 	client, _, err := dial(endpoint)
 	if err != nil {
 		return err
@@ -113,7 +118,7 @@ func disturb(ctx context.Context, endpoint, name string, perSecond int, quiet <-
 	defer pace.Stop()
 	for {
 		select {
-		case <-quiet:
+		case <-over:
 			return nil
 		case <-ctx.Done():
 			return nil
@@ -209,7 +214,9 @@ type turns struct {
 	released time.Time // just before the release was called
 
 	skip, want int
+	within     time.Duration // from the first grant that is not skipped
 	until      time.Time
+	last       time.Time // grant, or the start
 	took       []time.Duration
 	enough     bool
 	wrong      *violations
@@ -244,6 +251,7 @@ func (t *turns) granted(id int, token int64, now time.Time) (enough bool, err er
 		return false, fmt.Errorf("bench: token %d was granted after token %d", token, t.token)
 	}
 	t.grants++
+	t.last = now
 	if t.patience > 0 && t.grants-t.asked[id] > t.patience {
 		return false, fmt.Errorf("bench: contender %d of %d waited for %d grants to others", id, len(t.asked), t.grants-t.asked[id]-1)
 	}
@@ -253,6 +261,7 @@ func (t *turns) granted(id int, token int64, now time.Time) (enough bool, err er
 	switch {
 	case t.skip > 0:
 		if t.skip--; t.skip == 0 {
+			t.until = now.Add(t.within)
 			t.count(-1)
 		}
 	case !t.enough:
@@ -266,6 +275,35 @@ func (t *turns) granted(id int, token int64, now time.Time) (enough bool, err er
 		}
 	}
 	return t.enough, nil
+}
+
+// stallAfter is how long nobody may be granted the lock. Leases are much longer, so
+// none that lapses can be what is waited for.
+const stallAfter = 10 * time.Second
+
+// stalled waits until over is closed, and returns an error once there was no grant
+// for so long.
+func (t *turns) stalled(long time.Duration, over <-chan struct{}) error {
+	clock := time.NewTimer(long)
+	defer clock.Stop()
+	for {
+		select {
+		case <-over:
+			return nil
+		case <-clock.C:
+		}
+		t.mu.Lock()
+		silent, grants, held, holder := time.Since(t.last), t.grants, t.held, t.holder
+		t.mu.Unlock()
+		if silent >= long {
+			who := "nobody holds it"
+			if held {
+				who = fmt.Sprintf("contender %d holds it", holder)
+			}
+			return fmt.Errorf("bench: nobody was granted the lock for %v, after %d grants; %s", long, grants, who)
+		}
+		clock.Reset(long - silent)
+	}
 }
 
 func (t *turns) count(sign int64) {

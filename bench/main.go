@@ -57,7 +57,7 @@ var (
 		paced:       amount{150, 6 * time.Second},
 		many:        10_000,
 		cycles:      amount{500, 5 * time.Second},
-		parallel:    8 * time.Second,
+		parallel:    9 * time.Second,
 		members:     amount{24_000, 4 * time.Minute},
 		busy:        busy{locks: 2000, ttl: 5 * time.Second, time: time.Minute},
 		deadline:    20 * time.Minute,
@@ -172,7 +172,7 @@ func measure(ctx context.Context, endpoint string, run int, s size, out *figures
 	if err := parallel(ctx, endpoint, fresh("parallel"), s.many, s.parallel, out); err != nil {
 		return err
 	}
-	if err := held(ctx, endpoint, fresh("held"), s.many, out); err != nil {
+	if err := held(ctx, endpoint, fresh("held"), run, s.many, out); err != nil {
 		return err
 	}
 	if err := heldShort(ctx, endpoint, fresh("short"), s.many/20, out); err != nil {

@@ -10,14 +10,18 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
 // spread is how many goroutines use many names at once.
 const spread = 64
 
-// parallel measures cycles a second of spread goroutines on many names, of one Locker
-// and of the bare requests. The two take turns, a part of the time each.
+// parallel measures cycles a second of spread goroutines on many names: of one Locker,
+// of the least requests there are, and of the very requests that a Locker sends,
+// without one. They take turns, a part of the time each. With all processors busy this
+// is what a cycle costs on both sides, and the last of the three tells what of that is
+// in the requests and what in the library.
 func parallel(ctx context.Context, endpoint, name string, names int, within time.Duration, out *figures) error {
 	client, _, err := dial(endpoint)
 	if err != nil {
@@ -46,12 +50,20 @@ func parallel(ctx context.Context, endpoint, name string, names int, within time
 		}
 		return c.release(ctx)
 	}
+	like := func(ctx context.Context, i int) error {
+		c := &likeContender{client: client, lease: lease.ID, queue: fmt.Sprintf("like/%s-%d/", name, i)}
+		if _, err := c.acquire(ctx); err != nil {
+			return err
+		}
+		return c.release(ctx)
+	}
 	const parts = 4
-	var rates [2]float64
+	cases := []func(context.Context, int) error{ours, raw, like}
+	rates := make([]float64, len(cases))
 	for part := range parts {
-		for j := range 2 {
-			which := (part + j) % 2
-			rate, err := cyclesPerSecond(ctx, names, within/(2*parts), []func(context.Context, int) error{ours, raw}[which])
+		for j := range cases {
+			which := (part + j) % len(cases)
+			rate, err := cyclesPerSecond(ctx, names, within/time.Duration(len(cases)*parts), cases[which])
 			if err != nil {
 				return err
 			}
@@ -62,6 +74,8 @@ func parallel(ctx context.Context, endpoint, name string, names int, within time
 		return fmt.Errorf("bench: close after the parallel cycles: %w", err)
 	}
 	out.add("parallel_10k_vs_raw", rates[0]/rates[1], "ratio")
+	out.add("parallel_10k_requests_vs_raw", rates[2]/rates[1], "ratio")
+	out.add("parallel_10k_vs_requests", rates[0]/rates[2], "ratio")
 	out.add("parallel_10k_per_s", rates[0], "cycles/s")
 	out.add("raw_parallel_10k_per_s", rates[1], "cycles/s")
 	return nil
@@ -93,28 +107,23 @@ func cyclesPerSecond(ctx context.Context, names int, within time.Duration, cycle
 // held measures what it costs to hold many locks with one Locker: how fast they are
 // acquired, beside concurrency.Mutex on one session, and then memory, goroutines and
 // renewals.
-func held(ctx context.Context, endpoint, name string, n int, out *figures) error {
+func held(ctx context.Context, endpoint, name string, run, n int, out *figures) error {
 	client, traffic, err := dial(endpoint)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	session, err := concurrency.NewSession(client, concurrency.WithTTL(int(leaseTTL/time.Second)))
-	if err != nil {
-		return fmt.Errorf("bench: etcd session: %w", err)
+	// Nobody is always first: the second has more in etcd's history, and the processors
+	// of some machines are slower when they have been busy for a while.
+	var theirs time.Duration
+	mutexes := func() (err error) {
+		theirs, err = acquireMutexes(ctx, client, name, n)
+		return err
 	}
-	mutexes := make([]*concurrency.Mutex, n)
-	start := time.Now()
-	err = each(ctx, n, func(ctx context.Context, i int) error {
-		mutexes[i] = concurrency.NewMutex(session, fmt.Sprintf("mutex/%s-%d", name, i))
-		return mutexes[i].Lock(ctx)
-	})
-	if err != nil {
-		return fmt.Errorf("bench: acquiring many mutexes: %w", err)
-	}
-	theirs := time.Since(start)
-	if err := session.Close(); err != nil {
-		return fmt.Errorf("bench: closing the session of many mutexes: %w", err)
+	if run%2 == 0 {
+		if err := mutexes(); err != nil {
+			return err
+		}
 	}
 
 	locker, err := fencelock.New(client, fencelock.WithTTL(heldTTL))
@@ -127,7 +136,7 @@ func held(ctx context.Context, endpoint, name string, n int, out *figures) error
 	}
 	locks := make([]*fencelock.Lock, n)
 	bytes, goroutines := memory(), runtime.NumGoroutine()
-	start = time.Now()
+	start := time.Now()
 	err = each(ctx, n, func(ctx context.Context, i int) (err error) {
 		locks[i], err = locker.Acquire(ctx, fmt.Sprintf("%s-%d", name, i))
 		return err
@@ -136,8 +145,6 @@ func held(ctx context.Context, endpoint, name string, n int, out *figures) error
 		return fmt.Errorf("bench: acquiring many locks: %w", err)
 	}
 	ours := time.Since(start)
-	out.add("acquire_10k_vs_mutex", theirs.Seconds()/ours.Seconds(), "ratio")
-	out.add("acquire_10k_per_s", float64(n)/ours.Seconds(), "locks/s")
 
 	// Longer than a second, after which a lock that is held is watched.
 	if err := sleep(ctx, 2*time.Second); err != nil {
@@ -157,8 +164,40 @@ func held(ctx context.Context, endpoint, name string, n int, out *figures) error
 	if err := first.Release(ctx); err != nil {
 		return err
 	}
-	runtime.KeepAlive(mutexes)
-	return locker.Close()
+	if err := locker.Close(); err != nil {
+		return fmt.Errorf("bench: close after many locks: %w", err)
+	}
+	if run%2 != 0 {
+		if err := mutexes(); err != nil {
+			return err
+		}
+	}
+	out.add("acquire_10k_vs_mutex", theirs.Seconds()/ours.Seconds(), "ratio")
+	out.add("acquire_10k_per_s", float64(n)/ours.Seconds(), "locks/s")
+	return nil
+}
+
+// acquireMutexes measures how long it takes to acquire n mutexes on one session.
+func acquireMutexes(ctx context.Context, client *clientv3.Client, name string, n int) (time.Duration, error) {
+	session, err := concurrency.NewSession(client, concurrency.WithTTL(int(leaseTTL/time.Second)))
+	if err != nil {
+		return 0, fmt.Errorf("bench: etcd session: %w", err)
+	}
+	mutexes := make([]*concurrency.Mutex, n)
+	runtime.GC() // as the locks begin
+	start := time.Now()
+	err = each(ctx, n, func(ctx context.Context, i int) error {
+		mutexes[i] = concurrency.NewMutex(session, fmt.Sprintf("mutex/%s-%d", name, i))
+		return mutexes[i].Lock(ctx)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("bench: acquiring many mutexes: %w", err)
+	}
+	took := time.Since(start)
+	if err := session.Close(); err != nil {
+		return 0, fmt.Errorf("bench: closing the session of many mutexes: %w", err)
+	}
+	return took, nil
 }
 
 // heldTTL is the TTL under which renewals are counted.

@@ -28,7 +28,7 @@ func TestTurnsNoticeTokensThatDoNotRise(t *testing.T) {
 }
 
 func TestTurnsCountHandOversOnly(t *testing.T) {
-	turns := &turns{skip: 1, want: 1, until: time.Now().Add(time.Hour)}
+	turns := &turns{skip: 1, want: 1, within: time.Hour}
 	for i, step := range []struct {
 		id     int
 		enough bool
@@ -48,7 +48,7 @@ func TestTurnsCountHandOversOnly(t *testing.T) {
 // What is counted is what came between the first grant that was measured and the last.
 func TestTurnsCountTraffic(t *testing.T) {
 	var sent int64
-	turns := &turns{skip: 1, want: 2, until: time.Now().Add(time.Hour)}
+	turns := &turns{skip: 1, want: 2, within: time.Hour}
 	turns.measuring = func(sign int64) { turns.unary += sign * sent }
 	for i := range 5 {
 		sent += 10
@@ -91,6 +91,31 @@ func TestTurnsNoticeWhoIsPassedOver(t *testing.T) {
 		turns.asking(i % 2)
 	}
 	require.ErrorContains(t, grant(2), "contender 2 of 3 waited for 5 grants to others")
+}
+
+// The time for measuring is not used up by the grants that are skipped.
+func TestTurnsTimeBeginsWithTheFirstMeasured(t *testing.T) {
+	turns := &turns{skip: 1, want: 100, within: time.Minute}
+	began := time.Now().Add(time.Hour) // of which the skipped grant took its time
+	_, err := turns.granted(0, 1, began)
+	require.NoError(t, err)
+	turns.releasing()
+	require.Equal(t, began.Add(time.Minute), turns.until)
+}
+
+// A lock that nobody gets any more ends the measurement soon and says so.
+func TestTurnsNoticeThatNobodyIsGranted(t *testing.T) {
+	turns := &turns{want: 100, until: time.Now().Add(time.Hour), last: time.Now()}
+	_, err := turns.granted(7, 1, time.Now())
+	require.NoError(t, err)
+	require.ErrorContains(t, turns.stalled(20*time.Millisecond, nil),
+		"nobody was granted the lock for 20ms, after 1 grants; contender 7 holds it")
+	turns.releasing()
+	require.ErrorContains(t, turns.stalled(20*time.Millisecond, nil), "after 1 grants; nobody holds it")
+
+	over := make(chan struct{})
+	close(over)
+	require.NoError(t, turns.stalled(time.Hour, over))
 }
 
 // Where violations are counted they do not end the contest.
