@@ -369,7 +369,7 @@ func (j *joining) run() {
 		j.ans.put = true
 		near := resp.Responses[1].GetResponseRange().Kvs
 		l.mu.Lock()
-		e.rev = near[0].CreateRevision
+		e.rev, e.value = near[0].CreateRevision, nil
 		l.mu.Unlock()
 		j.ans.ahead = near[1:]
 	default:
@@ -403,9 +403,13 @@ func (e *entry) undoUnanswered(over <-chan struct{}) {
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, attemptBound)
 	defer cancel()
-	// Not by ours: the request may be answered, and the creation revision
-	// written, right now.
-	own := clientv3.Compare(clientv3.Value(e.key), "=", string(e.value))
+	l.mu.Lock()
+	value := e.value
+	l.mu.Unlock()
+	if value == nil {
+		return // answered right now, and undone
+	}
+	own := clientv3.Compare(clientv3.Value(e.key), "=", string(value))
 	resp, err := l.client.Txn(ctx).If(own).Then(e.deletion()).Commit()
 	if err == nil && resp.Succeeded {
 		e.free()
@@ -580,11 +584,10 @@ func (a *acquiring) newLock(e *entry) *Lock {
 		l:        a.l,
 		entry:    e,
 		token:    Token{name: a.name, rev: e.rev, holder: e.holder, key: e.key, used: new(atomic.Bool)},
-		cfg:      a.cfg,
 		advisory: a.kind == kindAdvisory,
+		mustUse:  a.cfg.requireUse,
 		caller:   a.ctx,
 		outer:    holdOf(a.ctx),
-		done:     make(chan struct{}),
 	}
 	base := a.ctx
 	if a.kind == kindAcquire || a.kind == kindTry {
@@ -603,7 +606,7 @@ func (a *acquiring) hold(k *Lock) {
 	l.holds++
 	le.startWatchdog()
 	k.ownWatch = time.AfterFunc(ownWatchAfter, k.startOwnWatch)
-	if k.cfg.maxHold > 0 {
-		k.maxHold = l.after(k.cfg.maxHold, func() { k.lose(LostMaxHold, nil) })
+	if a.cfg.maxHold > 0 {
+		k.maxHold = l.after(a.cfg.maxHold, func() { k.lose(LostMaxHold, nil) })
 	}
 }

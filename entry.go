@@ -22,13 +22,14 @@ type entry struct {
 	rawKey []byte // the same, as requests take it; nobody writes to it
 	slot   int
 	holder string
-	value  []byte
 
-	// rev is the key's creation revision, 0 while etcd has not told it. It and
-	// value are written, with l.mu held, by the one goroutine that has the entry,
-	// before it passes it on. Whoever has not got it from there, as the revoking of
-	// a lease with all its keys, reads them with l.mu held.
-	rev int64
+	// value is the key's, and nil once rev is known, which identifies it from then
+	// on. rev is the key's creation revision, 0 while etcd has not told it. They are
+	// written, with l.mu held, by the one goroutine that has the entry, before it
+	// passes it on. Whoever has not got it from there, as the revoking of a lease with
+	// all its keys, reads them with l.mu held.
+	value []byte
+	rev   int64
 
 	cleaning bool // a clean-up runs; guarded by l.mu
 	// answered says that the acquiring Txn is not under way any more, although its
@@ -48,12 +49,13 @@ func (le *lease) newEntry(name string) *entry {
 	e := &entry{
 		lease:  le,
 		name:   name,
-		queue:  queuePrefix(l.cfg.prefix, name),
 		slot:   s.take(),
 		holder: holderID(le.id, l.random, l.counter),
 	}
-	e.rawKey = slotKey(e.queue, le.id, e.slot)
+	queue := queuePrefix(l.cfg.prefix, name)
+	e.rawKey = slotKey(queue, le.id, e.slot)
 	e.key = string(e.rawKey)
+	e.queue = e.key[:len(queue)] // one string for both, for as long as the lock is held
 	le.used++
 	le.entries[e] = struct{}{}
 	le.startKeeper()
@@ -89,9 +91,7 @@ func (e *entry) freeLocked() {
 	}
 	delete(le.entries, e)
 	le.used--
-	s := le.slots[e.name]
-	s.taken[e.slot] = false
-	if s.n--; s.n == 0 {
+	if le.slots[e.name].giveBack(e.slot) {
 		delete(le.slots, e.name)
 	}
 	le.l.changed()

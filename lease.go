@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/bits"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -598,21 +599,35 @@ func (le *lease) all() []*entry {
 
 // slots are the numbers that keys in one queue have on one lease.
 type slots struct {
-	taken []bool
-	n     int
+	few  uint64   // a bit for each of the first 64
+	many []uint64 // and of the others
 }
 
 // take returns the lowest free number.
 func (s *slots) take() int {
-	s.n++
-	for i, t := range s.taken {
-		if !t {
-			s.taken[i] = true
-			return i
+	n := bits.TrailingZeros64(^s.few)
+	if n < 64 {
+		s.few |= 1 << n
+		return n
+	}
+	for i, word := range s.many {
+		if bit := bits.TrailingZeros64(^word); bit < 64 {
+			s.many[i] |= 1 << bit
+			return 64*(i+1) + bit
 		}
 	}
-	s.taken = append(s.taken, true)
-	return len(s.taken) - 1
+	s.many = append(s.many, 1)
+	return 64 * len(s.many)
+}
+
+// giveBack frees a number that was taken, and reports whether none is taken now.
+func (s *slots) giveBack(n int) (none bool) {
+	word := &s.few
+	if n >= 64 {
+		word = &s.many[n/64-1]
+	}
+	*word &^= 1 << (n % 64)
+	return s.few == 0 && !slices.ContainsFunc(s.many, func(word uint64) bool { return word != 0 })
 }
 
 // prepare makes the current lease usable: it renews one that is running low,

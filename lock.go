@@ -150,8 +150,8 @@ type Lock struct {
 	l        *Locker
 	entry    *entry
 	token    Token
-	cfg      lockConfig
 	advisory bool
+	mustUse  bool            // its token, or Do returns an error
 	caller   context.Context // the acquiring call's, for hooks
 	ctx      heldContext
 	cancel   context.CancelCauseFunc
@@ -171,7 +171,7 @@ type Lock struct {
 	sub      *sub
 	inner    map[*Lock]struct{} // locks acquired with this one's context
 
-	done   chan struct{} // closed when result is set
+	done   chan struct{} // made with the first Release, closed when result is set
 	result error
 }
 
@@ -390,7 +390,7 @@ func (k *Lock) release(ctx context.Context, bound time.Duration) error {
 			return fmt.Errorf("%w: lock %q: another Release is still under way: %w", ErrUnconfirmed, k.entry.name, ctx.Err())
 		}
 	}
-	k.returned = true
+	k.returned, k.done = true, make(chan struct{})
 	inTime := k.state == lockHeld
 	if inTime {
 		k.state = lockReleasing
@@ -645,7 +645,7 @@ func (k *Lock) conclude(fnErr error) (outcome, error) {
 		return o, nil
 	}
 	hook.Call(k.l.cfg.log, k.l.cfg.hooks.TokenUnused, TokenUnusedInfo{Context: k.caller, Name: k.entry.name, Token: k.token})
-	if k.cfg.requireUse {
+	if k.mustUse {
 		return o, fmt.Errorf("%w (lock %q)", ErrTokenUnused, k.entry.name)
 	}
 	k.l.warnUnused(k.entry.name)

@@ -234,6 +234,7 @@ func TestDeafnessIsLookedForOnlyInSilence(t *testing.T) {
 		held := mustAcquire(t, newLocker(t, l, WithTTL(ttl)), "n")
 		link := e.dial(t)
 		waiter := acquireLater(t.Context(), newLocker(t, link, WithTTL(ttl)), "n")
+		synctest.Wait() // what its view has not seen from its entry on costs a read later
 		lease := clientv3.WithLease(mustGrant(t, l, 600))
 		for range 10 {
 			mustPut(t, l, "fencelock/n/later-0", lease)

@@ -175,7 +175,7 @@ func measure(ctx context.Context, endpoint string, run int, s size, out *figures
 	if err := held(ctx, endpoint, fresh("held"), run, s.many, out); err != nil {
 		return err
 	}
-	if err := heldShort(ctx, endpoint, fresh("short"), s.many/20, out); err != nil {
+	if err := heldShort(ctx, endpoint, fresh("short"), s.many/5, out); err != nil {
 		return err
 	}
 	if err := history(ctx, endpoint, fresh("history"), s.many, s.cycles, out); err != nil {

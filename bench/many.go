@@ -134,11 +134,11 @@ func held(ctx context.Context, endpoint, name string, run, n int, out *figures) 
 	if err != nil {
 		return fmt.Errorf("bench: acquire: %w", err)
 	}
-	locks := make([]*fencelock.Lock, n)
+	locks, names := make([]*fencelock.Lock, n), namesOf(name, n)
 	bytes, goroutines := memory(), runtime.NumGoroutine()
 	start := time.Now()
 	err = each(ctx, n, func(ctx context.Context, i int) (err error) {
-		locks[i], err = locker.Acquire(ctx, fmt.Sprintf("%s-%d", name, i))
+		locks[i], err = locker.Acquire(ctx, names[i])
 		return err
 	})
 	if err != nil {
@@ -249,11 +249,11 @@ func heldShort(ctx context.Context, endpoint, name string, n int, out *figures) 
 // heldShortly is one attempt with n locks. It reports false, and no figure, if they
 // took longer than the time after which a held lock is watched.
 func heldShortly(ctx context.Context, locker *fencelock.Locker, name string, n int, out *figures) (fits bool, err error) {
-	locks := make([]*fencelock.Lock, n)
+	locks, names := make([]*fencelock.Lock, n), namesOf(name, n)
 	bytes, goroutines := memory(), runtime.NumGoroutine()
 	start := time.Now()
 	err = each(ctx, n, func(ctx context.Context, i int) (err error) {
-		locks[i], err = locker.Acquire(ctx, fmt.Sprintf("%s-%d", name, i))
+		locks[i], err = locker.Acquire(ctx, names[i])
 		return err
 	})
 	if err != nil {
@@ -321,6 +321,15 @@ func each(ctx context.Context, n int, fn func(context.Context, int) error) error
 	}
 	wg.Wait()
 	return context.Cause(ctx)
+}
+
+// namesOf returns the names of n locks. They are the caller's memory, not the locks'.
+func namesOf(name string, n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s-%d", name, i)
+	}
+	return names
 }
 
 // memory returns the bytes in use: what is reachable, and the stacks.
