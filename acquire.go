@@ -605,7 +605,7 @@ func (a *acquiring) hold(k *Lock) {
 	le.holds[k] = struct{}{}
 	l.holds++
 	le.startWatchdog()
-	k.ownWatch = time.AfterFunc(ownWatchAfter, k.startOwnWatch)
+	le.young.add(k)
 	if a.cfg.maxHold > 0 {
 		k.maxHold = l.after(a.cfg.maxHold, func() { k.lose(LostMaxHold, nil) })
 	}

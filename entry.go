@@ -40,16 +40,11 @@ type entry struct {
 // newEntry takes a slot on the lease; l.mu must be held.
 func (le *lease) newEntry(name string) *entry {
 	l := le.l
-	s := le.slots[name]
-	if s == nil {
-		s = &slots{}
-		le.slots[name] = s
-	}
 	l.counter++
 	e := &entry{
 		lease:  le,
 		name:   name,
-		slot:   s.take(),
+		slot:   le.slots.take(name),
 		holder: holderID(le.id, l.random, l.counter),
 	}
 	queue := queuePrefix(l.cfg.prefix, name)
@@ -91,9 +86,7 @@ func (e *entry) freeLocked() {
 	}
 	delete(le.entries, e)
 	le.used--
-	if le.slots[e.name].giveBack(e.slot) {
-		delete(le.slots, e.name)
-	}
+	le.slots.giveBack(e.name, e.slot)
 	le.l.changed()
 }
 

@@ -61,16 +61,17 @@ type lease struct {
 
 	// guarded by l.mu
 	state    leaseState
-	slots    map[string]*slots
+	slots    slots
 	used     int // slots taken, by holders, waiters and clean-ups
 	holds    map[*Lock]struct{}
 	entries  map[*entry]struct{} // whatever may have a key in etcd
-	polled   map[*Lock]struct{}  // held, and not watched
-	keeping  bool                // the keeper runs
-	polling  bool                // the poller runs
-	watching bool                // the watchdog's timer runs
-	swept    clock.Instant       // when it was last looked over for orphans, or granted
-	lost     *LostError          // why it was lost, without a lock's name and token
+	young    young
+	polled   map[*Lock]struct{} // held for longer, and not watched
+	keeping  bool               // the keeper runs
+	polling  bool               // the poller runs
+	watching bool               // the watchdog's timer runs
+	swept    clock.Instant      // when it was last looked over for orphans, or granted
+	lost     *LostError         // why it was lost, without a lock's name and token
 }
 
 // confirmation is the latest sent of the answered grant and renewals.
@@ -91,7 +92,7 @@ func newLease(l *Locker, id clientv3.LeaseID, sent clock.Instant, asked, granted
 		put:     clientv3.OpPut("", "", clientv3.WithLease(id)),
 		dead:    make(chan struct{}),
 		kick:    make(chan struct{}, 1),
-		slots:   map[string]*slots{},
+		slots:   newSlots(),
 		holds:   map[*Lock]struct{}{},
 		polled:  map[*Lock]struct{}{},
 		entries: map[*entry]struct{}{},
@@ -597,37 +598,47 @@ func (le *lease) all() []*entry {
 	return entries
 }
 
-// slots are the numbers that keys in one queue have on one lease.
+// slots are the numbers that keys have on one lease, by the name of their lock: a bit
+// for each of the first 64, which are all that most locks ever have, and of the others.
 type slots struct {
-	few  uint64   // a bit for each of the first 64
-	many []uint64 // and of the others
+	few  map[string]uint64
+	many map[string][]uint64
+}
+
+func newSlots() slots {
+	return slots{few: map[string]uint64{}, many: map[string][]uint64{}}
 }
 
 // take returns the lowest free number.
-func (s *slots) take() int {
-	n := bits.TrailingZeros64(^s.few)
-	if n < 64 {
-		s.few |= 1 << n
+func (s slots) take(name string) int {
+	few := s.few[name]
+	if n := bits.TrailingZeros64(^few); n < 64 {
+		s.few[name] = few | 1<<n
 		return n
 	}
-	for i, word := range s.many {
+	many := s.many[name]
+	for i, word := range many {
 		if bit := bits.TrailingZeros64(^word); bit < 64 {
-			s.many[i] |= 1 << bit
+			many[i] |= 1 << bit
 			return 64*(i+1) + bit
 		}
 	}
-	s.many = append(s.many, 1)
-	return 64 * len(s.many)
+	s.many[name] = append(many, 1)
+	return 64 * (len(many) + 1)
 }
 
-// giveBack frees a number that was taken, and reports whether none is taken now.
-func (s *slots) giveBack(n int) (none bool) {
-	word := &s.few
-	if n >= 64 {
-		word = &s.many[n/64-1]
+// giveBack frees a number that was taken.
+func (s slots) giveBack(name string, n int) {
+	many := s.many[name]
+	if n < 64 {
+		s.few[name] &^= 1 << n
+	} else {
+		many[n/64-1] &^= 1 << (n % 64)
 	}
-	*word &^= 1 << (n % 64)
-	return s.few == 0 && !slices.ContainsFunc(s.many, func(word uint64) bool { return word != 0 })
+	if s.few[name] == 0 && !slices.ContainsFunc(many, func(word uint64) bool { return word != 0 }) {
+		delete(s.few, name)
+		delete(s.many, name)
+	}
 }
 
 // prepare makes the current lease usable: it renews one that is running low,

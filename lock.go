@@ -139,10 +139,6 @@ const (
 	lockReleased
 )
 
-// ownWatchAfter is how long a lock is held before its key is watched. Short
-// holds, which are most, cost no watch.
-const ownWatchAfter = 500 * time.Millisecond
-
 // Lock is a lock that was acquired. It is held until [Lock.Release], or until
 // it is lost, which its context and [Lock.Err] tell. Its methods can be called
 // from any goroutine.
@@ -165,7 +161,7 @@ type Lock struct {
 	// guarded by l.mu
 	state    lockState
 	returned bool // Release was called
-	ownWatch *time.Timer
+	young    youngPlace
 	maxHold  *time.Timer
 	view     *view
 	sub      *sub
@@ -225,10 +221,9 @@ func (k *Lock) markLost(reason Reason, now time.Time, err error) bool {
 }
 
 func (k *Lock) stopTimers() {
-	for _, t := range []*time.Timer{k.ownWatch, k.maxHold} {
-		if t != nil {
-			t.Stop()
-		}
+	k.entry.lease.young.remove(k)
+	if k.maxHold != nil {
+		k.maxHold.Stop()
 	}
 }
 
@@ -281,8 +276,6 @@ func (k *Lock) lose(reason Reason, err error) {
 		k.entry.lease.renewSoon()
 	}
 }
-
-func (k *Lock) startOwnWatch() { k.l.spawn(k.watchOwnKey) }
 
 // watchOwnKey watches the key of a lock that is held for longer, so that an
 // operator's deletion is felt soon. Where the Locker has the queue's view open

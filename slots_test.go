@@ -10,20 +10,22 @@ import (
 // The lowest free number is taken, however many are, and one that was given back is
 // taken again: what is not reused fills etcd's history.
 func TestSlotsAreTheLowestFree(t *testing.T) {
-	var s slots
+	s := newSlots()
 	for n := range 200 {
-		require.Equal(t, n, s.take())
+		require.Equal(t, n, s.take("a"))
 	}
+	require.Equal(t, 0, s.take("b"), "each name has its own")
 	for _, n := range []int{199, 0, 63, 64, 127, 128, 70} {
-		require.False(t, s.giveBack(n))
+		s.giveBack("a", n)
 	}
 	for _, n := range []int{0, 63, 64, 70, 127, 128, 199, 200} {
-		require.Equal(t, n, s.take())
+		require.Equal(t, n, s.take("a"))
 	}
-	for n := range 200 {
-		require.False(t, s.giveBack(n), n)
+	for n := range 201 {
+		require.Len(t, s.few, 2)
+		s.giveBack("a", n)
 	}
-	assert.True(t, s.giveBack(200), "none is taken any more")
-	assert.Equal(t, 0, s.take())
-	assert.True(t, s.giveBack(0))
+	assert.Len(t, s.few, 1, "nothing is kept of a name that has none")
+	assert.Empty(t, s.many)
+	assert.Equal(t, 0, s.take("a"))
 }
