@@ -18,6 +18,7 @@ type contest struct {
 	hold      time.Duration // how long each keeps the lock
 	puts      int           // unrelated puts a second by somebody else meanwhile
 	much      amount        // hand-overs
+	yield     bool          // who released asks again when another has been granted; nobody is promised a turn
 	wrong     *violations   // counts them; nil: the first one ends the contest
 }
 
@@ -51,44 +52,20 @@ func handover(ctx context.Context, endpoint, name string, k kind, c contest) (co
 		}
 	}
 
-	// The first grants obtain leases and open watches; they are not measured.
-	turns := &turns{
-		skip: 2 * c.waiters, want: c.much.count, within: c.much.within, last: time.Now(),
-		patience: 4*c.waiters + 16, asked: make([]int, c.waiters), wrong: c.wrong,
-	}
+	turns := newTurns(c)
 	turns.measuring = func(sign int64) {
 		for _, t := range counts {
 			turns.unary += sign * t.unary.Load()
 			turns.events += sign * t.events.Load()
 		}
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var wg, others sync.WaitGroup
-	over := make(chan struct{})
+	var meanwhile func(ctx context.Context, quiet <-chan struct{}) error
 	if c.puts > 0 {
-		others.Go(func() {
-			if err := disturb(ctx, endpoint, name, c.puts, over); err != nil {
-				cancel(err)
-			}
-		})
-	}
-	others.Go(func() {
-		if err := turns.stalled(stallAfter+c.hold, over); err != nil {
-			cancel(err)
+		meanwhile = func(ctx context.Context, quiet <-chan struct{}) error {
+			return disturb(ctx, endpoint, name, c.puts, quiet)
 		}
-	})
-	for i, each := range contenders {
-		wg.Go(func() {
-			if err := contend(ctx, each, i, c.hold, turns); err != nil {
-				cancel(err) // the first one is kept
-			}
-		})
 	}
-	wg.Wait()
-	close(over)
-	others.Wait()
-	if err := context.Cause(ctx); err != nil {
+	if err := hold(ctx, contenders, c, turns, meanwhile); err != nil {
 		return contested{}, err
 	}
 
@@ -100,15 +77,49 @@ func handover(ctx context.Context, endpoint, name string, k kind, c contest) (co
 		return contested{}, fmt.Errorf("bench: close after the hand-overs: %w", err)
 	}
 	return contested{
-		mean: mean(turns.took), p99: percentile(turns.took, 99),
+		mean: turns.mean(), p99: percentile(turns.took, 99),
 		grants: turns.grants,
 		unary:  float64(turns.unary) / float64(turns.counted), events: float64(turns.events) / float64(turns.counted),
 	}, nil
 }
 
+// hold lets the contenders contend until there are enough turns, and fails with the
+// first error of any of them, or when nobody is granted any more. meanwhile, where it
+// is not nil, runs beside them until its quiet is closed.
+func hold(ctx context.Context, contenders []contender, c contest, turns *turns,
+	meanwhile func(ctx context.Context, quiet <-chan struct{}) error,
+) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg, others sync.WaitGroup
+	quiet := make(chan struct{})
+	if meanwhile != nil {
+		others.Go(func() {
+			if err := meanwhile(ctx, quiet); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	watched, watchedEnough := context.WithCancel(ctx)
+	defer watchedEnough()
+	others.Go(func() { watchStall(watched, turns.progress, stallAfter+c.hold, cancel) })
+	for i, each := range contenders {
+		wg.Go(func() {
+			if err := contend(ctx, each, i, c, turns); err != nil {
+				cancel(err) // the first one is kept
+			}
+		})
+	}
+	wg.Wait()
+	close(quiet)
+	watchedEnough()
+	others.Wait()
+	return context.Cause(ctx)
+}
+
 // disturb puts keys that have nothing to do with the lock, at a steady pace, until
-// over is closed.
-func disturb(ctx context.Context, endpoint, name string, perSecond int, over <-chan struct{}) error {
+// quiet is closed.
+func disturb(ctx context.Context, endpoint, name string, perSecond int, quiet <-chan struct{}) error {
 	client, _, err := dial(endpoint)
 	if err != nil {
 		return err
@@ -118,7 +129,7 @@ func disturb(ctx context.Context, endpoint, name string, perSecond int, over <-c
 	defer pace.Stop()
 	for {
 		select {
-		case <-over:
+		case <-quiet:
 			return nil
 		case <-ctx.Done():
 			return nil
@@ -130,7 +141,7 @@ func disturb(ctx context.Context, endpoint, name string, perSecond int, over <-c
 	}
 }
 
-func contend(ctx context.Context, c contender, id int, hold time.Duration, turns *turns) error {
+func contend(ctx context.Context, c contender, id int, how contest, turns *turns) error {
 	for {
 		turns.asking(id)
 		token, err := c.acquire(ctx)
@@ -145,8 +156,8 @@ func contend(ctx context.Context, c contender, id int, hold time.Duration, turns
 		if err != nil {
 			return err
 		}
-		if hold > 0 {
-			time.Sleep(hold)
+		if how.hold > 0 {
+			time.Sleep(how.hold)
 		}
 		turns.releasing()
 		if err := c.release(ctx); err != nil {
@@ -156,6 +167,11 @@ func contend(ctx context.Context, c contender, id int, hold time.Duration, turns
 		}
 		if enough {
 			return nil
+		}
+		if how.yield {
+			if over, err := turns.yield(ctx, id); over || err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -216,7 +232,6 @@ type turns struct {
 	skip, want int
 	within     time.Duration // from the first grant that is not skipped
 	until      time.Time
-	last       time.Time // grant, or the start
 	took       []time.Duration
 	enough     bool
 	wrong      *violations
@@ -228,10 +243,52 @@ type turns struct {
 	grants   int   // so far
 	asked    []int // grants when each contender asked
 
+	progress chan struct{} // a token after a grant, for who watches
+	next     chan struct{} // closed at the next grant
+
 	// measuring subtracts or adds what was counted up to now; nil for none.
 	measuring     func(sign int64)
 	counted       int // grants between its two calls
 	unary, events int64
+}
+
+// newTurns returns what watches the holders of a contest. The first grants obtain
+// leases and open watches; they are not measured.
+func newTurns(c contest) *turns {
+	t := &turns{
+		skip: 2 * c.waiters, want: c.much.count, within: c.much.within,
+		patience: 4*c.waiters + 16, asked: make([]int, c.waiters), wrong: c.wrong,
+		progress: make(chan struct{}, 1),
+	}
+	if c.yield {
+		t.patience = 0
+	}
+	return t
+}
+
+// mean returns the mean of the hand-overs. It panics where there was none.
+func (t *turns) mean() time.Duration { return mean(t.took) }
+
+// yield returns when another than id has been granted since id was, or with over when
+// there are enough grants, or with the cause of ctx's end.
+func (t *turns) yield(ctx context.Context, id int) (over bool, err error) {
+	for {
+		t.mu.Lock()
+		enough, another := t.enough, t.holder != id
+		if t.next == nil {
+			t.next = make(chan struct{})
+		}
+		next := t.next
+		t.mu.Unlock()
+		if enough || another {
+			return enough, nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
 }
 
 // granted records a grant; one to who had the lock last is no hand-over (it
@@ -251,7 +308,16 @@ func (t *turns) granted(id int, token int64, now time.Time) (enough bool, err er
 		return false, fmt.Errorf("bench: token %d was granted after token %d", token, t.token)
 	}
 	t.grants++
-	t.last = now
+	if t.progress != nil {
+		select {
+		case t.progress <- struct{}{}:
+		default: // one is enough
+		}
+	}
+	if t.next != nil {
+		close(t.next)
+		t.next = nil
+	}
 	if t.patience > 0 && t.grants-t.asked[id] > t.patience {
 		return false, fmt.Errorf("bench: contender %d of %d waited for %d grants to others", id, len(t.asked), t.grants-t.asked[id]-1)
 	}
@@ -275,35 +341,6 @@ func (t *turns) granted(id int, token int64, now time.Time) (enough bool, err er
 		}
 	}
 	return t.enough, nil
-}
-
-// stallAfter is how long nobody may be granted the lock. Leases are much longer, so
-// none that lapses can be what is waited for.
-const stallAfter = 10 * time.Second
-
-// stalled waits until over is closed, and returns an error once there was no grant
-// for so long.
-func (t *turns) stalled(long time.Duration, over <-chan struct{}) error {
-	clock := time.NewTimer(long)
-	defer clock.Stop()
-	for {
-		select {
-		case <-over:
-			return nil
-		case <-clock.C:
-		}
-		t.mu.Lock()
-		silent, grants, held, holder := time.Since(t.last), t.grants, t.held, t.holder
-		t.mu.Unlock()
-		if silent >= long {
-			who := "nobody holds it"
-			if held {
-				who = fmt.Sprintf("contender %d holds it", holder)
-			}
-			return fmt.Errorf("bench: nobody was granted the lock for %v, after %d grants; %s", long, grants, who)
-		}
-		clock.Reset(long - silent)
-	}
 }
 
 func (t *turns) count(sign int64) {

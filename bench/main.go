@@ -11,7 +11,9 @@
 //
 // -quick measures less, within 50 s; -dir says where etcd's data is; -runs sets how
 // many runs there are; -json prints an object a figure, with the value of each run;
-// -svg draws a picture.
+// -svg draws a picture. -peers measures, in the same runs, locks in Redis, ZooKeeper
+// and PostgreSQL whose servers are installed, and says on standard error which are
+// not, and what each of them promises; a run then takes minutes.
 package main
 
 import (
@@ -38,8 +40,9 @@ type size struct {
 	many        int    // names and locks where many are measured; 0: none are
 	cycles      amount // on a name with a history, and on a fresh one
 	parallel    time.Duration
-	members     amount // hand-overs on three members, once
-	busy        busy   // once
+	members     amount    // hand-overs on three members, once
+	busy        busy      // once
+	peers       peersSize // with -peers
 	deadline    time.Duration
 }
 
@@ -60,6 +63,7 @@ var (
 		parallel:    9 * time.Second,
 		members:     amount{24_000, 4 * time.Minute},
 		busy:        busy{locks: 2000, ttl: 5 * time.Second, time: time.Minute},
+		peers:       peersSize{amount{1000, 15 * time.Second}, 3 * time.Second, amount{100, 6 * time.Second}, 30 * time.Minute},
 		deadline:    20 * time.Minute,
 	}
 	// The times of the parts add up to 41 s at most.
@@ -68,6 +72,7 @@ var (
 		uncontended: amount{300, 1200 * time.Millisecond},
 		handover:    amount{200, 1600 * time.Millisecond},
 		floor:       amount{300, 500 * time.Millisecond},
+		peers:       peersSize{amount{100, 2 * time.Second}, 300 * time.Millisecond, amount{30, time.Second}, 8 * time.Minute},
 		deadline:    48 * time.Second,
 	}
 )
@@ -82,6 +87,7 @@ func main() {
 	runs := flag.Int("runs", 0, "how many runs the medians are of, 5 by default")
 	asJSON := flag.Bool("json", false, "print one JSON object a figure, with the value of each run")
 	picture := flag.String("svg", "", "file for a picture of the figures; one that is there is replaced")
+	withPeers := flag.Bool("peers", false, "measure locks in Redis, ZooKeeper and PostgreSQL too, where their servers are installed, and a session for each concurrency.Mutex; takes longer")
 	flag.Parse()
 	if flag.NArg() > 0 || *runs < 0 {
 		fmt.Fprintln(os.Stderr, "bench: it takes flags only, and a number of runs that is not negative")
@@ -99,6 +105,9 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if !*withPeers {
+		s.peers = peersSize{}
+	}
 	exitOn(run(ctx, *dir, *picture, s, show))
 }
 
@@ -110,7 +119,7 @@ func exitOn(err error) {
 }
 
 func run(ctx context.Context, dir, picture string, s size, show func(*figures, io.Writer) error) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.deadline)
+	ctx, cancel := context.WithTimeout(ctx, s.deadline+s.peers.deadline)
 	defer cancel()
 	etcd, err := startEtcd(dir, 1)
 	if err != nil {
@@ -118,12 +127,27 @@ func run(ctx context.Context, dir, picture string, s size, show func(*figures, i
 	}
 	defer func() { err = errors.Join(err, etcd.stop()) }()
 
+	var peers []peer
+	if s.peers != (peersSize{}) {
+		var stop func() error
+		peers, stop, err = startPeers(ctx, etcd.endpoint, dir, os.Stderr)
+		defer func() { err = errors.Join(err, stop()) }()
+		if err != nil {
+			return err
+		}
+	}
+
 	// After a failure too: what was measured before it says what led to it.
 	var out figures
 	defer func() { err = errors.Join(err, show(&out, os.Stdout)) }()
 	for n := range s.runs {
 		if err := measure(ctx, etcd.endpoint, n, s, &out); err != nil {
 			return err
+		}
+		if len(peers) > 0 {
+			if err := measurePeers(ctx, peers, n, s.peers, &out); err != nil {
+				return err
+			}
 		}
 	}
 	if s.many > 0 {

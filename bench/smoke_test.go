@@ -49,6 +49,10 @@ func TestMeasureAgainstEtcd(t *testing.T) {
 	require.NoError(t, falseLosses(t.Context(), etcd.endpoint, "busy", busy{locks: 20, ttl: 5 * time.Second, time: 2 * time.Second}, &out))
 	require.NoError(t, threeMembers(t.Context(), t.TempDir(), amount{20, time.Minute}, &out))
 
+	// In the same figures: a name of theirs that is taken would have two values.
+	peers := peersSize{uncontended: amount{5, time.Minute}, parallel: 100 * time.Millisecond, handover: amount{4, time.Minute}}
+	require.NoError(t, measurePeers(t.Context(), etcdPeers(etcd.endpoint), 0, peers, &out))
+
 	got := make(map[string]float64)
 	for _, f := range out.all {
 		require.Len(t, f.runs, 1, f.name)

@@ -103,21 +103,6 @@ func TestTurnsTimeBeginsWithTheFirstMeasured(t *testing.T) {
 	require.Equal(t, began.Add(time.Minute), turns.until)
 }
 
-// A lock that nobody gets any more ends the measurement soon and says so.
-func TestTurnsNoticeThatNobodyIsGranted(t *testing.T) {
-	turns := &turns{want: 100, until: time.Now().Add(time.Hour), last: time.Now()}
-	_, err := turns.granted(7, 1, time.Now())
-	require.NoError(t, err)
-	require.ErrorContains(t, turns.stalled(20*time.Millisecond, nil),
-		"nobody was granted the lock for 20ms, after 1 grants; contender 7 holds it")
-	turns.releasing()
-	require.ErrorContains(t, turns.stalled(20*time.Millisecond, nil), "after 1 grants; nobody holds it")
-
-	over := make(chan struct{})
-	close(over)
-	require.NoError(t, turns.stalled(time.Hour, over))
-}
-
 // Where violations are counted they do not end the contest.
 func TestTurnsCountViolations(t *testing.T) {
 	wrong := &violations{}
