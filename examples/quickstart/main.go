@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fencelock/fencelock/examples/internal/link"
 	"github.com/fencelock/fencelock/examples/internal/localetcd"
 )
 
@@ -55,14 +56,14 @@ func run(ctx context.Context, out io.Writer, endpoints string) (err error) {
 		endpoints = server.Clients[0].Addr().String()
 	}
 	members := strings.Split(strings.ReplaceAll(endpoints, "http://", ""), ",")
-	link, err := newLink(members[0])
+	way, err := link.New(members[0])
 	if err != nil {
 		return err
 	}
-	defer link.close()
+	defer way.Close()
 
 	file := filepath.Join(dir, "account.db")
-	a, err := newWorker(ctx, "A", []string{link.addr()}, file)
+	a, err := newWorker(ctx, "A", []string{way.Addr()}, file)
 	if err != nil {
 		return err
 	}
@@ -73,7 +74,7 @@ func run(ctx context.Context, out io.Writer, endpoints string) (err error) {
 	}
 	defer b.close()
 
-	end, err := play(ctx, out, a, b, link)
+	end, err := play(ctx, out, a, b, way)
 	if err != nil {
 		return err
 	}

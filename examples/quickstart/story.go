@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/examples/internal/link"
 	"github.com/fencelock/fencelock/examples/internal/timeline"
 	"golang.org/x/sync/errgroup"
 )
@@ -22,7 +23,7 @@ type ending struct {
 	bGranted   time.Time // when B got the lock
 }
 
-func play(ctx context.Context, out io.Writer, a, b *worker, link *link) (ending, error) {
+func play(ctx context.Context, out io.Writer, a, b *worker, way *link.Link) (ending, error) {
 	say := timeline.New(out).Say
 	aWrote, bWrote := make(chan struct{}), make(chan struct{})
 	aCancelled, bGranted := make(chan time.Time, 1), make(chan time.Time, 1)
@@ -44,14 +45,14 @@ func play(ctx context.Context, out io.Writer, a, b *worker, link *link) (ending,
 			}
 			say("A", token, "deposits 100: the balance is %d", balance)
 			close(aWrote)
-			link.cut()
+			way.Cut()
 			say("A", token, "link to etcd is cut; A does not notice, and goes on working")
 
 			// A worker should stop when held is cancelled. A does not look. It need not
 			// be badly written for that: a process that is paused, or a write that is
 			// late on its way, does the same.
 			err = await(ctx, bWrote)
-			link.restore()
+			way.Restore()
 			if err != nil {
 				return err
 			}

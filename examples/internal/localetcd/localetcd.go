@@ -11,8 +11,8 @@ import (
 )
 
 // Start runs one etcd server in this process, on free ports and with its data
-// in dir, and returns when it serves.
-func Start(ctx context.Context, dir string) (*embed.Etcd, error) {
+// in dir, and returns when it serves. Each change is made to its configuration.
+func Start(ctx context.Context, dir string, changes ...func(*embed.Config)) (*embed.Etcd, error) {
 	anyPort := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	cfg := embed.NewConfig()
 	cfg.Dir = dir
@@ -20,6 +20,9 @@ func Start(ctx context.Context, dir string) (*embed.Etcd, error) {
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = anyPort, anyPort
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	for _, change := range changes {
+		change(cfg)
+	}
 
 	server, err := embed.StartEtcd(cfg)
 	if err != nil {
