@@ -23,9 +23,11 @@ import (
 //
 //   - [ErrInvalidOption], [ErrInvalidName], [ErrNoToken] for a zero holder, [ErrScope]
 //     for another lock's, or [ErrClosed]: nothing was sent.
-//   - a [*HeldError] that names the holder, if that is not the one given: nobody was
-//     evicted. So it is for a token of a waiter's.
-//   - [ErrNotHeld], if nobody has the lock: nobody was evicted.
+//   - a [*HeldError] that names the holder, if that is not the one given; so it is for
+//     a token of a waiter's. [ErrNotHeld], if nobody has the lock. In both nobody was
+//     evicted, with one exception, of which the text speaks: if the one given had the
+//     lock when it was read, and not any more a moment later, that can be this call's
+//     doing, since etcd's client can send a request again whose answer it did not get.
 //   - [ErrUnconfirmed], if the deletion got no clear answer: the holder may be evicted,
 //     or may yet be. Repeat it with the same token; that cannot hit another holder.
 //   - else what etcd said to the reading or the deleting, or the context's error:
@@ -49,7 +51,7 @@ func (l *Locker) Evict(ctx context.Context, name string, holder Token) error {
 	if err != nil {
 		return fmt.Errorf("fencelock: %s: nobody was evicted: %w", doing, deniedAt("reading", err, queue))
 	}
-	if err := checkHolder(name, queue, holder, resp); err != nil {
+	if err := checkHolder(name, queue, holder, resp, "nobody was evicted"); err != nil {
 		return err
 	}
 	// A key at the head of its queue stays there for as long as it exists, because
@@ -65,7 +67,12 @@ func (l *Locker) Evict(ctx context.Context, name string, holder Token) error {
 	case err == nil && txn.Succeeded:
 		return nil
 	case err == nil:
-		return checkHolder(name, queue, holder, (*clientv3.GetResponse)(txn.Responses[0].GetResponseRange()))
+		// It was there a moment ago. "Nobody was evicted" would be a guess: clientv3
+		// sends a Txn again that was answered with the status Canceled or
+		// DeadlineExceeded, as by a proxy that gives up, and does not tell; the
+		// first may have been applied (client/v3 3.7.3, retry_interceptor.go).
+		return checkHolder(name, queue, holder, (*clientv3.GetResponse)(txn.Responses[0].GetResponseRange()),
+			"it was the holder's a moment ago, which gave the lock back, lost it, or was evicted by this call without an answer")
 	case refused(err):
 		return fmt.Errorf("fencelock: %s: nobody was evicted: %w", doing, deniedAt("deleting", err, queue))
 	}
@@ -73,15 +80,16 @@ func (l *Locker) Evict(ctx context.Context, name string, holder Token) error {
 		"which cannot hit another holder: %w", ErrUnconfirmed, doing, err)
 }
 
-// checkHolder returns nil if the head of the queue that was read is the holder's.
-func checkHolder(name, queue string, holder Token, head *clientv3.GetResponse) error {
+// checkHolder returns nil if the head of the queue that was read is the holder's, and
+// else an error that says what that means for whom the token names.
+func checkHolder(name, queue string, holder Token, head *clientv3.GetResponse, means string) error {
 	if len(head.Kvs) == 0 {
-		return fmt.Errorf("%w: lock %q; nobody was evicted for token %s", ErrNotHeld, name, holder)
+		return fmt.Errorf("%w: lock %q; token %s: %s", ErrNotHeld, name, holder, means)
 	}
 	claim := claimOf(name, queue, head.Kvs[0])
 	if !claim.Token.Equal(holder) {
-		return fmt.Errorf("fencelock: nobody was evicted, because token %s is not the holder's: %w",
-			holder, &HeldError{Name: name, Holder: claim})
+		return fmt.Errorf("fencelock: token %s is not the holder's: %s: %w",
+			holder, means, &HeldError{Name: name, Holder: claim})
 	}
 	return nil
 }

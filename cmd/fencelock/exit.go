@@ -32,7 +32,7 @@ const exitCodes = `exit codes:
   0    it is done; run: the command ended with 0 and held the lock to its end
   1    show, evict: nobody holds the lock; doctor: something is wrong
   2    the arguments cannot be used; nothing was sent to etcd
-  120  another holds the lock; run: the command was not started; evict: nobody was evicted
+  120  another holds the lock; run: the command was not started; evict: not the one named
   121  run: the lock was lost while the command ran, which was stopped for it
   122  etcd cannot be reached or has no leader; run: the command was not started
   123  etcd refused, or anything else failed; run: the command was not started

@@ -440,7 +440,13 @@ func cliEvicted(t *testing.T, b *bench, c *cli) {
 	assert.LessOrEqual(t, h.stopped(t).Sub(evicted), evictedWithin+allowance(evicted, time.Now()))
 	c.do(120, "evict", "x", "--token", q.Holder.Token.String())
 	require.NoError(t, k.Err())
-	b.release(k)
+	out, _ = c.do(0, "evict", "x", "-o", "json", "--token", k.Token().String())
+	type evictedJSON struct {
+		Name, Evicted string
+		Revision      int64
+	}
+	assert.Equal(t, []evictedJSON{{"x", k.Token().String(), k.Token().Revision()}}, jsonLines[evictedJSON](t, out))
+	require.ErrorIs(t, k.Release(t.Context()), fencelock.ErrLost)
 	c.do(1, "evict", "x", "--token", q.Holder.Token.String())
 }
 
